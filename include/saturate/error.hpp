@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exceptions of saturate. Every one says what was wrong, which value, and what to do, and is thrown before any
+// state changes.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace saturate {
+
+/// Root of the family: `catch (const saturate::Error&)` catches everything that saturate itself throws.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A setting or an argument that cannot work (a negative learning rate, a batch size of 0).
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Data that cannot be read or does not fit (a truncated file, a wrong magic number). Names the file.
+class DataError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Saved state that does not fit what it is loaded into (a missing name, another shape). Nothing has been changed.
+class StateError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace saturate
