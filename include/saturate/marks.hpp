@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Marks name the parts of a model. LibTorch's C++ modules have no forward hooks, so a model says once where its parts are:
+//
+//   x = st::call(block, x);      // in place of block->forward(x)
+//
+// and everything that acts on parts finds them by name ("encoder.layers.3.norm"). With nothing asked for, a call costs
+// one thread-local read.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace saturate {
+namespace marks {
+
+/// The names of a model's modules, as registered: "" is the root, "block.0.norm" a part. A module that is registered twice has both names.
+class Names {
+ public:
+  /// nullptr when the module is not part of the bound model.
+  const std::vector<std::string>* find(const torch::nn::Module* module) const;
+  const std::vector<std::string>& all() const { return all_; }
+
+ private:
+  friend std::shared_ptr<const Names> bind(const torch::nn::Module& root);
+  std::unordered_map<const torch::nn::Module*, std::vector<std::string>> names_;
+  std::vector<std::string> all_;
+};
+
+/// Takes down the names of `root` and everything registered in it. The Trainer does this for its model.
+std::shared_ptr<const Names> bind(const torch::nn::Module& root);
+
+/// Told when execution enters and leaves a marked part.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// @param names all names of the part; the first is its registered one.
+  virtual void enter(const std::vector<std::string>& names, const torch::nn::Module& module) = 0;
+  /// Also when an exception leaves the part.
+  virtual void leave(const std::vector<std::string>& names, const torch::nn::Module& module) noexcept = 0;
+};
+
+/// Turns marks on for this thread while the object lives; scopes nest, the inner one counts. Other threads see nothing of it.
+class Scope {
+ public:
+  Scope(std::shared_ptr<const Names> names, Observer* observer = nullptr);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  friend struct Part;
+  friend std::string_view current();
+  std::shared_ptr<const Names> names_;
+  Observer* observer_;
+  std::vector<const std::vector<std::string>*> stack_;
+  Scope* outer_;
+};
+
+/// Name of the innermost marked part that this thread is in; "" outside of all and without a Scope.
+std::string_view current();
+
+/// One visit of a part.
+struct Part {
+  Part(Scope& scope, const torch::nn::Module& module);
+  ~Part();
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+ private:
+  Scope& scope_;
+  const torch::nn::Module& module_;
+  const std::vector<std::string>* names_;
+};
+
+namespace detail {
+extern thread_local constinit Scope* active;
+
+template <class M>
+auto& module_of(M& module) {
+  if constexpr (requires { module.operator->(); }) {
+    return *module.operator->();  // a module holder, or a shared_ptr
+  } else {
+    return module;
+  }
+}
+}  // namespace detail
+}  // namespace marks
+
+/// Runs `module.forward(inputs...)` as a marked part. `module` is a module holder, a shared_ptr to a module or a module.
+template <class M, class... Inputs>
+decltype(auto) call(M&& module, Inputs&&... inputs) {
+  auto& part = marks::detail::module_of(module);
+  marks::Scope* scope = marks::detail::active;
+  if (scope == nullptr) return part.forward(std::forward<Inputs>(inputs)...);
+  const marks::Part visit(*scope, part);
+  return part.forward(std::forward<Inputs>(inputs)...);
+}
+
+/// Runs `x` through every module of a torch::nn::Sequential, each as a marked part.
+template <class Sequential, class Tensor>
+auto call_each(Sequential&& sequential, Tensor x) {
+  for (auto& part : marks::detail::module_of(sequential)) {
+    marks::Scope* scope = marks::detail::active;
+    if (scope == nullptr) {
+      x = part.forward(x);
+    } else {
+      const marks::Part visit(*scope, *part.ptr());
+      x = part.forward(x);
+    }
+  }
+  return x;
+}
+
+/// Runs `x` through every module of a torch::nn::ModuleList whose elements are all `Element`s (TransformerBlockImpl).
+template <class Element, class ModuleList, class Tensor>
+auto call_each(ModuleList&& list, Tensor x) {
+  for (auto& part : marks::detail::module_of(list)) x = call(*part->template as<Element>(), x);
+  return x;
+}
+
+}  // namespace saturate

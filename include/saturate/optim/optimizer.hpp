@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the Trainer asks of an optimizer. It is the last part of a step: window -> backward -> unscale -> clip -> HERE.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace saturate::optim {
+
+/// What a step is taken with, beside the gradients.
+struct StepArgs {
+  /// Multiplies every group's learning rate; a schedule gives it.
+  double lr_factor = 1.0;
+  /// The same as a 0-dim float32 tensor on the parameters' device; wins over `lr_factor` when defined. Lets a schedule
+  /// follow a step number that only the device knows.
+  at::Tensor lr_factor_tensor;
+  /// 0-dim float32 on the parameters' device, 0 or 1: with 1 the step changes nothing, bit for bit. Undefined: the step
+  /// is taken.
+  at::Tensor found_inf;
+};
+
+/// State by parameter name. Tensors are the live ones: clone them to keep a copy while training goes on.
+struct OptimizerState {
+  std::string type;  ///< "AdamW"
+  std::map<std::string, std::map<std::string, at::Tensor>> parameters;  ///< every parameter; empty: no step yet
+  std::vector<std::map<std::string, double>> groups;                    ///< options of each group ("lr", ...)
+};
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// One update from the parameters' `grad()`; a parameter without a gradient is left alone, its moments too.
+  virtual void step(const StepArgs& args) = 0;
+  void step() { step(StepArgs{}); }
+  /// Gradients become undefined, or zero. Undefined is cheaper, and tells "no gradient" from "gradient 0".
+  virtual void zero_grad(bool set_to_none = true) = 0;
+
+  /// Every parameter once, tied ones too.
+  virtual std::vector<at::Tensor> parameters() const = 0;
+  /// Base learning rate of a group, before the schedule's factor. @throws ConfigError no such group.
+  virtual double lr(std::size_t group = 0) const = 0;
+  virtual void set_lr(double lr, std::size_t group = 0) = 0;
+
+  /// Gives parameters their names (the Trainer passes the model's); unnamed ones are "parameter.<index>".
+  virtual void name_parameters(const NamedTensors& named) = 0;
+  virtual OptimizerState state() const = 0;
+  /// Replaces all state. @throws StateError names, shapes or dtypes differ; nothing has been changed then.
+  virtual void load_state(const OptimizerState& state) = 0;
+
+  /// Whether `found_inf` costs no host read.
+  virtual bool refuses_on_device() const { return true; }
+
+ protected:
+  Optimizer() = default;
+  Optimizer(Optimizer&&) = default;
+  Optimizer& operator=(Optimizer&&) = default;
+};
+
+}  // namespace saturate::optim

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "saturate/optim/fused_optimizer.hpp"
+
+#include <vector>
+
+namespace saturate::optim {
+
+/// `lr` has no useful default, as in LibTorch.
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool maximize = false;
+};
+
+/// Stochastic gradient descent with momentum (Sutskever et al., "On the importance of initialization and momentum in
+/// deep learning", 2013) on LibTorch's fused kernel.
+class SGD final : public FusedOptimizer {
+ public:
+  /// @throws ConfigError a negative option; nesterov without momentum or with dampening; see FusedOptimizer.
+  explicit SGD(std::vector<at::Tensor> params, const SGDOptions& options = {});
+  explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& options = {});
+
+ private:
+  void apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) override;
+  std::map<std::string, double> options() const override;
+
+  SGDOptions options_;
+};
+
+}  // namespace saturate::optim
