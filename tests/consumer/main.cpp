@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Uses one symbol of each kind: a header-only template, the compiled library, LibTorch, and the logger (spdlog).
-#include <ATen/Functions.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 #include <cstdio>
 #include <utility>

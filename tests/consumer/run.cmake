@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DWAY=build_tree|install_tree|subdirectory ... -P run.cmake: configures, builds and runs the consumer.
+# cmake -DWAY=build_tree|install_tree|subdirectory|subdirectory_alone ... -P run.cmake: configures, builds and runs the consumer.
 cmake_policy(VERSION 3.25)
 
 function(step)
@@ -21,10 +21,14 @@ elseif(WAY STREQUAL "install_tree")
   step(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix})
   list(APPEND options -DCMAKE_PREFIX_PATH=${prefix})
 else()
-  # The whole library again, by the system's compiler, unoptimized. An application defines its own build type.
-  list(APPEND options -DCONSUME=subdirectory -DSATURATE_SOURCE=${SOURCE} -DCMAKE_BUILD_TYPE=Debug
-    -DCMAKE_CXX_FLAGS_DEBUG=-O0)
+  list(APPEND options -DCONSUME=subdirectory -DSATURATE_SOURCE=${SOURCE} -DCMAKE_BUILD_TYPE=Release
+    "-DCMAKE_CXX_FLAGS_RELEASE=${FLAGS}" -DSATURATE_WERROR=${WERROR})
+  if(REUSE_PCH)
+    list(APPEND options -DREUSE_PCH=${REUSE_PCH}
+      -DCMAKE_PROJECT_saturate_INCLUDE=${SOURCE}/tests/consumer/reuse_pch.cmake)
+  endif()
 endif()
+
 step(${CMAKE_COMMAND} -S ${SOURCE}/tests/consumer -B ${folder} ${options})
 step(${CMAKE_COMMAND} --build ${folder})
 # No environment: the program must find LibTorch by its RPATH.
