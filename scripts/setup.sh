@@ -8,6 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 packages=(
   g++ cmake ninja-build ccache git clang-format python3 python3-venv
+  clang libclang-rt-dev  # the presets' compiler, and its sanitizers
   libspdlog-dev       # logging
   nlohmann-json3-dev  # audit.json
   libcli11-dev        # command lines of the programs

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Sets up, builds and runs every test with CTest. Arguments pass through to ctest (scripts/test.sh -R loader).
+#   --full   also what is labelled full: every header alone, the library by GCC without a precompiled header
+#   --asan   the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   --tsan   the loader's tests under ThreadSanitizer
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+preset=ci target=all arguments=()
+for argument in "$@"; do
+  case $argument in
+    -h | --help) sed -n 's/^# \?//; 3,6p' "${BASH_SOURCE[0]}"; exit ;;
+    --full) preset=full ;;
+    --asan) preset=asan ;;
+    --tsan) preset=tsan ;;
+    *) arguments+=("$argument") ;;
+  esac
+done
+
+scripts/setup.sh
+# shellcheck source=scripts/build.sh
+. scripts/build.sh
+build "$preset" "$target"
+ctest --preset "$preset" --no-tests=error "${arguments[@]}"
