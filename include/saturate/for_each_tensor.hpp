@@ -35,16 +35,16 @@ template <class T, class Visitor>
 concept UserVisitable = requires(T& value, Visitor& visitor) { for_each_tensor(value, visitor); };
 
 template <class T, class Visitor>
-void visit_tensors(T& value, Visitor& visitor) {
+void visit_each(T& value, Visitor& visitor) {
   using Plain = std::remove_const_t<T>;
   if constexpr (std::derived_from<Plain, at::Tensor>) {
     visitor(value);
   } else if constexpr (is_vector<Plain>) {
-    for (auto& item : value) visit_tensors(item, visitor);
+    for (auto& item : value) visit_each(item, visitor);
   } else if constexpr (is_optional<Plain>) {
-    if (value) visit_tensors(*value, visitor);
+    if (value) visit_each(*value, visitor);
   } else if constexpr (TupleLike<Plain>) {
-    std::apply([&](auto&... item) { (visit_tensors(item, visitor), ...); }, value);
+    std::apply([&](auto&... item) { (visit_each(item, visitor), ...); }, value);
   } else if constexpr (UserVisitable<T, Visitor>) {
     for_each_tensor(value, visitor);  // found by argument-dependent lookup
   }
@@ -56,7 +56,7 @@ void visit_tensors(T& value, Visitor& visitor) {
 /// Calls `visitor(tensor)` for every tensor inside `value`, in declaration order; `value` may be const.
 template <class T, class Visitor>
 void visit_tensors(T& value, Visitor&& visitor) {
-  detail::visit_tensors(value, visitor);
+  detail::visit_each(value, visitor);
 }
 
 }  // namespace saturate

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// One optimizer step, as a list of named calls. Nothing here reads a device value on the host.
+#pragma once
+
+#include "saturate/data/batch.hpp"
+#include "saturate/for_each_tensor.hpp"
+#include "saturate/loss.hpp"
+#include "saturate/optim/optimizer.hpp"
+#include "saturate/trainer/policy_set.hpp"
+#include "saturate/trainer/count.hpp"
+#include "saturate/trainer/step_counter.hpp"
+#include "saturate/trainer/step_support.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace saturate {
+
+/// What one window gave. Tensors stay on the device until somebody asks.
+struct StepResult {
+  at::Tensor loss_sum;  ///< 0-dim, summed over the window's targets
+  Count count;          ///< targets of the window
+  at::Tensor grad_norm;  ///< 0-dim, before clipping; undefined without clipping
+  at::Tensor refused;    ///< 0-dim float32, 1: the step was not taken; undefined: it was
+  int64_t samples = 0;
+
+  /// Mean loss over the window's targets; waits for the device. NaN when there were none.
+  double loss() const;
+  /// Whether the optimizer's step was taken; waits for the device.
+  bool taken() const;
+};
+
+namespace detail {
+
+/// One batch on the device, in the memory format of the model.
+template <class Inputs, class Target>
+struct MicroBatch {
+  Inputs inputs;  // a tuple, by value
+  Target target;
+  int64_t samples;
+};
+
+template <class Model, class Loss, class Policies>
+class Step {
+ public:
+  Step(Model model, std::shared_ptr<optim::Optimizer> optimizer, Loss loss, Policies policies, c10::Device device)
+      : model(std::move(model)),
+        optimizer(std::move(optimizer)),
+        loss(std::move(loss)),
+        policies(std::move(policies)),
+        device(device),
+        counter(device, this->policies.options().count_on_device.value_or(device.is_cuda())),
+        parameters_(this->optimizer->parameters()) {}
+
+  template <class Batch>
+  StepResult operator()(std::span<const Batch> window) {
+    require_window(window.size());
+    const ClearOnError clear(*optimizer);
+    const auto micro_batches = prepare(window);
+    StepResult result;
+    for (const auto& micro : micro_batches) result.samples += micro.samples;
+    result.count = count_targets(micro_batches);
+    policies.capture().run([&] {
+      backward(micro_batches, result);
+      policies.distributed().finish();
+      update(result);
+    });
+    return result;
+  }
+
+  /// Loss and output of one batch, under the precision and recompute policies.
+  template <class Micro>
+  auto forward(const Micro& micro) {
+    const auto precision = policies.precision().scope(device.type());
+    const auto recompute = policies.recompute().scope();
+    auto output = std::apply([&](const auto&... input) { return model->forward(input...); }, micro.inputs);
+    auto value = loss(std::as_const(output), micro.target);
+    return std::pair(std::move(output), std::move(value));
+  }
+
+  template <class Batch>
+  auto prepare(const Batch& batch) {
+    auto inputs = std::apply(
+        [](const auto&... input) { return std::tuple<std::remove_cvref_t<decltype(input)>...>(input...); },
+        batch_inputs(batch));
+    auto target = batch_target(batch);
+    visit_tensors(target, [&](at::Tensor& tensor) { move_to(tensor, device); });
+    visit_tensors(inputs, [&](at::Tensor& tensor) {
+      move_to(tensor, device);
+      tensor = policies.memory_format().input(tensor);
+    });
+    const int64_t samples = first_size(inputs);
+    return MicroBatch<decltype(inputs), decltype(target)>{std::move(inputs), std::move(target), samples};
+  }
+
+  template <class Micro>
+  Count count_of(const Micro& micro) const {
+    if constexpr (CountsTargets<Loss, decltype(micro.target)>) {
+      return loss.count(micro.target);
+    } else {
+      return micro.samples;
+    }
+  }
+
+  Model model;
+  std::shared_ptr<optim::Optimizer> optimizer;
+  Loss loss;
+  Policies policies;
+  c10::Device device;
+  StepCounter counter;
+
+ private:
+  template <class Batch>
+  auto prepare(std::span<const Batch> window) {
+    std::vector<decltype(prepare(window[0]))> result;
+    result.reserve(window.size());
+    for (const Batch& batch : window) result.push_back(prepare(batch));
+    return result;
+  }
+
+  template <class MicroBatches>
+  Count count_targets(const MicroBatches& micro_batches) {
+    Count count;
+    for (const auto& micro : micro_batches) count += count_of(micro);
+    policies.distributed().reduce_count(count.host, count.device);
+    return count;
+  }
+
+  template <class MicroBatches>
+  void backward(const MicroBatches& micro_batches, StepResult& result) {
+    Count counted;  // by the forward pass, where the loss works that way
+    for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+      const auto sync = policies.distributed().micro_step(i + 1 == micro_batches.size());
+      auto [output, value] = forward(micro_batches[i]);
+      if constexpr (is_sum_count<decltype(value)>) {
+        counted += value.count;
+        backward_one(value.sum, Count(1.0), result);
+      } else {
+        backward_one(value, result.count, result);
+      }
+      divides_later_ = is_sum_count<decltype(value)>;
+    }
+    if (divides_later_) {
+      policies.distributed().reduce_count(counted.host, counted.device);
+      result.count = counted;
+    }
+  }
+
+  void backward_one(const at::Tensor& sum, const Count& count, StepResult& result) {
+    check_loss(sum, /*needs_graph=*/true);
+    run_backward(sum, root_.get(count, root_scale(), sum));
+    // tensor_data() shares the value without the graph, and runs no operator.
+    result.loss_sum = result.loss_sum.defined() ? result.loss_sum + sum.tensor_data() : sum.tensor_data();
+  }
+
+  at::Tensor root_scale() {
+    if constexpr (Policies::scales_gradients) {
+      return policies.precision().root_scale();
+    } else {
+      return {};
+    }
+  }
+
+  void update(StepResult& result) {
+    result.refused = refuse_empty(result.count);
+    if (Policies::clips || Policies::scales_gradients || divides_later_) treat_gradients(result);
+    policies.distributed().agree(result.refused);
+    if (!nothing_to_learn(result)) {
+      optim::StepArgs args;
+      args.found_inf = result.refused;
+      counter.fill(args, [&](int64_t step) { return policies.schedule().factor(step); });
+      optimizer->step(args);
+    }
+    if constexpr (Policies::scales_gradients) policies.precision().after_step(result.refused);
+    counter.advance(result.refused);
+    policies.averaging().update(result.refused);
+    optimizer->zero_grad();
+  }
+
+  void treat_gradients(StepResult& result) {
+    std::vector<at::Tensor> gradients = defined_gradients(parameters_);
+    if (divides_later_) divide(gradients, result.count);
+    if constexpr (Policies::scales_gradients) refuse(result.refused, policies.precision().unscale(gradients));
+    ClipResult clipped = policies.clipping().clip(gradients);
+    result.grad_norm = clipped.norm;
+    refuse(result.refused, clipped.refused);
+  }
+
+  // The host knows it: a window without targets is refused like any other, but needs no optimizer.
+  bool nothing_to_learn(StepResult& result) const {
+    if (!result.count.on_host() || result.count.host > 0) return false;
+    result.refused = refused_for_certain(device);
+    return true;
+  }
+
+  std::vector<at::Tensor> parameters_;
+  RootCache root_;
+  bool divides_later_ = false;
+};
+
+}  // namespace detail
+}  // namespace saturate
