@@ -2,6 +2,7 @@
 # How this project makes its targets. LibTorch costs tens of seconds a translation unit, so all targets share one
 # precompiled header, and that needs one set of flags for all of them.
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_COMPILE_OPTIONS_PIE ${CMAKE_CXX_COMPILE_OPTIONS_PIC})  # programs too: Clang refuses the header otherwise
 
 function(saturate_warnings target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers>)
