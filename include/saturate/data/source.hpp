@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Source is anything that can write sample number i straight into a place in memory. The loader owns that place: a
+// row of the next batch. So a sample is never a tensor of its own, and a batch is never put together from pieces.
+//
+//   struct Squares {
+//     static constexpr std::size_t fields = 2;  // an input and a target
+//     int64_t size() const { return 1000; }
+//     std::array<st::data::FieldLayout, fields> layout() const { return {{{at::kFloat, {1}}, {at::kFloat, {1}}}}; }
+//     void read(int64_t index, std::array<std::byte*, fields> out) const {
+//       const float x = index, y = x * x;
+//       std::memcpy(out[0], &x, sizeof x);
+//       std::memcpy(out[1], &y, sizeof y);
+//     }
+//   };
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace saturate::data {
+
+/// What one field of one sample is: its dtype and its shape, without the batch dimension ({} is one number).
+struct FieldLayout {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> shape;
+
+  int64_t numel() const {
+    int64_t product = 1;
+    for (const int64_t extent : shape) product *= extent;
+    return product;
+  }
+  /// Bytes of one sample.
+  int64_t bytes() const { return numel() * static_cast<int64_t>(c10::elementSize(dtype)); }
+};
+
+template <class S>
+concept HasFields = requires {
+  std::integral_constant<std::size_t, S::fields>{};
+};
+template <class S>
+concept HasSize = requires(const S& source) {
+  { source.size() } -> std::convertible_to<int64_t>;
+};
+template <class S>
+concept HasLayout = HasFields<S> && requires(const S& source) {
+  { source.layout() } -> std::convertible_to<std::array<FieldLayout, S::fields>>;
+};
+template <class S>
+concept HasRead = HasFields<S> && requires(const S& source, int64_t index, std::array<std::byte*, S::fields> out) {
+  source.read(index, out);
+};
+
+/// `fields`, `size()`, `layout()` and `read(index, out)`. `read` is const, runs on several threads at once, and writes
+/// exactly layout()[f].bytes() bytes to each out[f] (aligned for the dtype). What it throws reaches the loop over the
+/// loader, with the number of the sample.
+template <class S>
+concept Source = HasFields<S> && HasSize<S> && HasLayout<S> && HasRead<S>;
+
+/// A source that also reads many samples at once: sample indices[k] goes to out[f] + k * layout()[f].bytes().
+template <class S>
+concept GatheringSource = Source<S> &&
+    requires(const S& source, std::span<const int64_t> indices, std::array<std::byte*, S::fields> out) {
+  source.gather(indices, out);
+};
+
+namespace detail {
+
+// One sentence per missing member; completed by sizeof, so that it is the first line of the compiler's output.
+template <class S>
+struct CheckSource {
+  static_assert(HasFields<S>,
+                "saturate: a source needs `static constexpr std::size_t fields`, the number of tensors in a batch "
+                "(docs/policies.md#sources)");
+  static_assert(HasSize<S>,
+                "saturate: a source needs `int64_t size() const`, the number of samples (docs/policies.md#sources)");
+  static_assert(!HasFields<S> || HasLayout<S>,
+                "saturate: a source needs `std::array<saturate::data::FieldLayout, fields> layout() const`, the dtype "
+                "and the shape of one sample's fields (docs/policies.md#sources)");
+  static_assert(!HasFields<S> || HasRead<S>,
+                "saturate: a source needs `void read(int64_t index, std::array<std::byte*, fields> out) const`, which "
+                "writes one sample (docs/policies.md#sources)");
+};
+
+}  // namespace detail
+}  // namespace saturate::data
