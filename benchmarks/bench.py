@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a group of benchmarks and says, one line a number, whether each bar is held.
+
+    bench.py GROUP [--build FOLDER] [--json FILE] [--only TEXT] [--rounds N] [--list]
+
+The sides of a comparison are processes that answer "round" (rounds.hpp, peers/rounds.py); their rounds are interleaved,
+so that a busy moment of the machine meets all of them. The first round warms up and does not count. Exits 1 when a row
+falls short or did not run. Needs python3 alone; the rows whose rival is Python need torch in the same python3."""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import platform
+import random
+import re
+import resource
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PEERS = ROOT / "benchmarks" / "peers"
+KEPT_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=8589934592"}
+ROUND_SECONDS = 600  # a round that takes longer hangs
+
+
+class NotRun(Exception):
+    """A side that is missing or failed, with the reason."""
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Process:
+    """A long-lived program that answers a round with one line for each of its `sides`. `command` may hold {build},
+    {python} and {peers}."""
+
+    command: str
+    sides: int = 1
+    environment: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Compile:
+    """A side that is compiled, not run: CPU seconds of -fsyntax-only of one include."""
+
+    side: str
+    include: str
+
+
+@dataclasses.dataclass
+class Row:
+    """A bar. `ours` and `theirs` are sides; of several, the best one (by median) stands for them.
+
+    kind: rate    median samples/s of ours over theirs; at least `bar`
+          cost    median seconds of ours over theirs; at most `bar`
+          paired  upper 95 % bound of the median ratio of seconds, round by round; at most `bar`
+          equal   both sides' `count` field, in every round"""
+
+    name: str
+    kind: str
+    ours: tuple
+    theirs: tuple
+    bar: float
+
+
+@dataclasses.dataclass
+class Comparison:
+    sides: list
+    rows: list
+    rounds: int
+
+
+def optimizer(shape, environment, name, bar):
+    return Comparison([Process(f"{{build}}/benchmarks/bench_optimizers {shape}", 2, environment)],
+                      [Row(name, "rate", ("saturate",), ("torch",), bar)], rounds=15)
+
+
+def cnn(environment, extra, name, bar):
+    """Our CNN program, with its best policies, against its twin in Python."""
+    ours = "{build}/benchmarks/throughput --model cnn --policies keep_pages,channels_last --rounds-from-stdin"
+    return Comparison(
+        [Process(f"{ours} --batches 120"),
+         Process(f"{{python}} {{peers}}/train_cnn.py --batches 120 {extra}", 1, environment)],
+        [Row(name, "rate", ("saturate",), ("python",), bar)], rounds=9)
+
+
+GROUPS = {
+    "foundation": [
+        optimizer("20 1000000", {}, "fused AdamW / torch::optim::AdamW, 20 x 1 M", 6),
+        optimizer("20 1000000", KEPT_PAGES, "the same, both with kept pages", 2.3),
+        optimizer("2000 1000", {}, "fused AdamW / torch::optim::AdamW, 2000 x 1000", 3),
+        Comparison(
+            [Process("{build}/benchmarks/bench_loader", 4), Process("{python} {peers}/dataloader.py", 4)],
+            [Row("loader / torch::data", "rate", ("saturate_0", "saturate_2"), ("torch_0", "torch_2"), 4),
+             Row("loader / Python DataLoader", "rate", ("saturate_0", "saturate_2"), ("default_0", "default_2"), 15),
+             Row("loader / Python DataLoader, batched", "rate", ("saturate_0", "saturate_2"),
+                 ("batched_0", "batched_2"), 2)],
+            rounds=7),
+        Comparison(
+            [Process("{build}/benchmarks/bench_step", 3)],
+            [Row("Trainer step / by hand: operators", "equal", ("trainer",), ("hand",), 0),
+             Row("Trainer step / by hand: time, upper 95 % bound", "paired", ("trainer",), ("hand",), 1.03)],
+            rounds=41),
+        cnn({}, "", "CNN training / Python eager", 1.25),
+        cnn(KEPT_PAGES, "--channels-last", "CNN training / Python channels_last, kept pages", 1.0),
+        Comparison(
+            [Compile("saturate.hpp", "saturate/saturate.hpp"), Compile("torch.h", "torch/torch.h")],
+            [Row("compile time, saturate.hpp / torch.h", "cost", ("saturate.hpp",), ("torch.h",), 1.15)], rounds=3),
+    ],
+}
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+class RunningProcess:
+    def __init__(self, spec, places):
+        self.command = spec.command.format(**places).split()
+        program = self.command[0]
+        if not os.access(program, os.X_OK):
+            raise NotRun(f"{os.path.relpath(program, ROOT)} is not there")
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                                        env={**os.environ, **spec.environment})
+        self.sides = spec.sides
+        self.buffer = b""
+
+    def failure(self, what):
+        self.process.kill()
+        self.process.wait()
+        self.errors.seek(0)
+        last = [line for line in self.errors.read().splitlines() if line.strip()][-1:]
+        return NotRun(f"{' '.join(self.command[:2])}: {what}{': ' + last[0] if last else ''}")
+
+    def lines(self, seconds):
+        """Answers as they arrive; ends after `seconds` of silence."""
+        while select.select([self.process.stdout], [], [], seconds)[0]:
+            chunk = os.read(self.process.stdout.fileno(), 65536)
+            if not chunk:
+                raise self.failure("ended early")
+            *whole, self.buffer = (self.buffer + chunk).split(b"\n")
+            for line in whole:
+                with contextlib.suppress(json.JSONDecodeError):  # what a library prints in between
+                    yield json.loads(line)
+
+    def round(self):
+        try:
+            self.process.stdin.write(b"round\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise self.failure("ended early") from None
+        left = self.sides
+        for answer in self.lines(ROUND_SECONDS):
+            answer.setdefault("side", "saturate")
+            left -= "seconds" in answer
+            yield answer
+            if left == 0:
+                return
+        raise self.failure(f"no answer within {ROUND_SECONDS} s")
+
+    def close(self):
+        """Lets it check its results and end; its verdict counts."""
+        self.process.stdin.close()
+        try:
+            if self.process.wait(timeout=60) != 0:
+                raise self.failure(f"exit status {self.process.returncode}")
+        except subprocess.TimeoutExpired:
+            raise self.failure("does not end") from None
+        finally:
+            self.process.stdout.close()
+
+
+class RunningCompile:
+    def __init__(self, spec, places):
+        flags = pathlib.Path(places["build"], "tests", "flags.txt")
+        if not flags.exists():
+            raise NotRun(f"{os.path.relpath(flags, ROOT)} is not there")
+        if not (ROOT / "include" / spec.include).exists() and spec.include.startswith("saturate/"):
+            raise NotRun(f"include/{spec.include} is not there")
+        self.side = spec.side
+        self.compiler = os.environ.get("CXX", "g++")
+        self.flags = [flag for flag in flags.read_text().split("\n") if flag]
+        self.include = spec.include
+        self.told = False
+
+    def round(self):
+        if not self.told:
+            self.told = True
+            version = subprocess.run([self.compiler, "--version"], capture_output=True, text=True).stdout.split("\n")[0]
+            yield {"side": self.side, "info": f"{version}, -fsyntax-only, CPU seconds"}
+        with tempfile.NamedTemporaryFile("w", suffix=".cpp") as source:
+            source.write(f"#include <{self.include}>\n")
+            source.flush()
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            run = subprocess.run([self.compiler, *self.flags, "-fsyntax-only", source.name], capture_output=True, text=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if run.returncode != 0:
+            raise NotRun(f"{self.include} does not compile")
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        yield {"side": self.side, "seconds": seconds, "samples": 1}
+
+    def close(self):
+        pass
+
+
+def run(comparison, places, rounds):
+    """({side: [answer of each round]}, {side: info}); the order of the processes turns round by round."""
+    samples, infos, running = collections.defaultdict(list), {}, []
+    try:
+        for spec in comparison.sides:
+            running.append((RunningCompile if isinstance(spec, Compile) else RunningProcess)(spec, places))
+        for n in range(rounds + 1):
+            for one in running if n % 2 == 0 else running[::-1]:
+                for answer in one.round():
+                    if "info" in answer:
+                        infos[answer["side"]] = answer["info"]
+                    elif "seconds" in answer and n > 0:
+                        samples[answer["side"]].append(answer)
+        for one in running:
+            one.close()
+    finally:
+        for one in running:
+            if isinstance(one, RunningProcess) and one.process.poll() is None:
+                one.process.kill()
+                one.process.wait()
+    return samples, infos
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+def seconds_per_sample(answers):
+    return statistics.median(answer["seconds"] / answer["samples"] for answer in answers)
+
+
+def best(sides, samples):
+    missing = [side for side in sides if not samples.get(side)]
+    if missing:
+        raise NotRun(f"no samples of {', '.join(missing)}")
+    return min(sides, key=lambda side: seconds_per_sample(samples[side]))
+
+
+def upper_bound(ratios, share=0.95, draws=4000):
+    """Bootstrap bound of the median; seeded, so that the raw samples give the same one again."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(draws))
+    return medians[int(share * draws)]
+
+
+def judge(row, samples):
+    """(measured as text, held, ours, theirs)."""
+    ours, theirs = best(row.ours, samples), best(row.theirs, samples)
+    if row.kind == "equal":
+        counts = {side: sorted({answer.get("count") for answer in samples[side]}, key=str) for side in (ours, theirs)}
+        held = len(counts[ours]) == 1 and counts[ours] == counts[theirs] and None not in counts[ours]
+        text = " / ".join(",".join(str(count) for count in counts[side]) for side in (ours, theirs))
+        return text, held, ours, theirs
+    if row.kind == "paired":
+        ratios = [mine["seconds"] / other["seconds"] for mine, other in zip(samples[ours], samples[theirs])]
+        value = upper_bound(ratios)
+        return f"{value:.3f}", value <= row.bar, ours, theirs
+    ratio = seconds_per_sample(samples[ours]) / seconds_per_sample(samples[theirs])
+    if row.kind == "cost":
+        return f"{ratio:.3f}", ratio <= row.bar, ours, theirs
+    return f"{1 / ratio:.2f} x", 1 / ratio >= row.bar, ours, theirs
+
+
+def bar_text(row):
+    return {"rate": f">= {row.bar:g} x", "cost": f"<= {row.bar:g}", "paired": f"<= {row.bar:g}", "equal": "equal"}[row.kind]
+
+
+def info_of(side, infos):
+    """Sides share an info under their common prefix: saturate for saturate_0 and saturate_2."""
+    found = infos.get(side) or infos.get(side.rsplit("_", 1)[0], "")
+    suffix = re.search(r"_(\d+)$", side)
+    return f"{found}, {suffix[1]} workers" if suffix else found
+
+
+def rate_text(side, samples):
+    cost = seconds_per_sample(samples[side])
+    return f"{cost:.4g} s" if cost > 1e-3 else f"{1 / cost:,.0f} /s"
+
+
+def report(row, verdict, measured, details):
+    print(f"{row.name:<52} {measured:>14}   {bar_text(row):>9}   {verdict}", flush=True)
+    for line in details:
+        print(f"    {line}", flush=True)
+
+
+def machine():
+    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
+    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "system": platform.platform(),
+            "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("group", nargs="?", choices=sorted(GROUPS))
+    parser.add_argument("--build", default=str(ROOT / "build" / "dev"))
+    parser.add_argument("--json", help="raw samples of every side and round")
+    parser.add_argument("--only", default="", help="only comparisons with a row whose name holds this text")
+    parser.add_argument("--rounds", type=int, help="in place of each comparison's own number")
+    parser.add_argument("--list", action="store_true", help="say what would be measured")
+    options = parser.parse_args()
+    if options.list or not options.group:
+        for group, comparisons in GROUPS.items():
+            print(group, *(f"  {row.name} ({bar_text(row)})" for one in comparisons for row in one.rows), sep="\n")
+        sys.exit(0 if options.list else 2)
+
+    places = {"build": options.build, "python": sys.executable, "peers": PEERS}
+    here = machine()
+    print(f"{here['cpu']}, {here['cores']} cores; {here['date']}")
+    print(f"{'name':<52} {'measured':>14}   {'bar':>9}")
+    raw, all_held, began = [], True, time.monotonic()
+    for comparison in GROUPS[options.group]:
+        if not any(options.only.lower() in row.name.lower() for row in comparison.rows):
+            continue
+        samples, infos, problem = {}, {}, None
+        try:
+            samples, infos = run(comparison, places, options.rounds or comparison.rounds)
+        except NotRun as reason:
+            problem = str(reason)
+        for row in comparison.rows:
+            verdict, measured, details = "not run", "-", [problem] if problem else []
+            try:
+                if not problem:
+                    measured, held, *pair = judge(row, samples)
+                    verdict = "held" if held else "short"
+                    details = [f"{rate_text(side, samples)}  {info_of(side, infos)}" for side in pair]
+            except NotRun as reason:
+                details = [str(reason)]
+            all_held = all_held and verdict == "held"
+            report(row, verdict, measured, details)
+            raw.append({"name": row.name, "kind": row.kind, "bar": row.bar, "measured": measured, "verdict": verdict,
+                        "ours": row.ours, "theirs": row.theirs, "info": infos, "samples": samples, "problem": problem})
+    print(f"{sum(row['verdict'] == 'held' for row in raw)} of {len(raw)} held, in {time.monotonic() - began:.0f} s")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps({"machine": here, "group": options.group, "rows": raw}, indent=1))
+    sys.exit(not (all_held and raw))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CNN of `throughput --model cnn` in Python, eager, with AdamW(fused=True) and the best of the usual loaders:
+
+    train_cnn.py [--channels-last] [--side NAME] [--batches N] [--data FOLDER]
+
+Conv(1, 32, 3, padding 1) ReLU MaxPool(2), Conv(32, 64, 3, padding 1) ReLU MaxPool(2), Linear(3136, 128) ReLU
+Linear(128, 10); cross entropy; batches of 128, shuffled. A round trains N batches (default: one epoch)."""
+
+import argparse
+import itertools
+import os
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fashion_mnist
+import rounds
+
+BATCH_SIZE = 128
+
+
+def make_model():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def endless(loader):
+    while True:
+        yield from loader
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--side", default="python")
+    parser.add_argument("--batches", type=int, default=469)
+    parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
+    options = parser.parse_args()
+
+    torch.manual_seed(0)
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    model = make_model().to(memory_format=layout)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    criterion = nn.CrossEntropyLoss()
+    batches = endless(DataLoader(TensorDataset(*fashion_mnist.load(options.data)), BATCH_SIZE, shuffle=True))
+
+    def take_round(_):
+        samples = 0
+        start = time.perf_counter()
+        for images, labels in itertools.islice(batches, options.batches):
+            loss = criterion(model(images.to(memory_format=layout)), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            samples += len(labels)
+        rounds.print_sample(options.side, time.perf_counter() - start, samples)
+
+    settings = ["channels_last"] if options.channels_last else []
+    if "mmap_max=0" in os.environ.get("GLIBC_TUNABLES", ""):
+        settings.append("kept pages")
+    rounds.print_info(options.side, f"Python torch {torch.__version__} eager, AdamW(fused=True), DataLoader, " +
+                      "".join(f"{setting}, " for setting in settings) + f"{torch.get_num_threads()} threads")
+    rounds.serve_rounds(take_round)
+
+
+if __name__ == "__main__":
+    main()
