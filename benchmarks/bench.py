@@ -85,19 +85,14 @@ def optimizer(shape, environment, name, bar):
                       [Row(name, "rate", ("saturate",), ("torch",), bar)], rounds=15)
 
 
-def cnn(environment, extra, name, bar):
-    """Our CNN program, with its best policies, against its twin in Python."""
-    ours = "{build}/benchmarks/throughput --model cnn --policies keep_pages,channels_last --rounds-from-stdin"
-    return Comparison(
-        [Process(f"{ours} --batches 120"),
-         Process(f"{{python}} {{peers}}/train_cnn.py --batches 120 {extra}", 1, environment)],
-        [Row(name, "rate", ("saturate",), ("python",), bar)], rounds=9)
+CNN = ("{build}/benchmarks/throughput --model cnn --policies keep_pages,channels_last --rounds-from-stdin --batches 120")
+CNN_IN_PYTHON = "{python} {peers}/train_cnn.py --batches 120"
 
 
 GROUPS = {
     "foundation": [
         optimizer("20 1000000", {}, "fused AdamW / torch::optim::AdamW, 20 x 1 M", 6),
-        optimizer("20 1000000", KEPT_PAGES, "the same, both with kept pages", 2.3),
+        optimizer("20 1000000", KEPT_PAGES, "fused AdamW / torch::optim::AdamW, kept pages", 2.3),
         optimizer("2000 1000", {}, "fused AdamW / torch::optim::AdamW, 2000 x 1000", 3),
         Comparison(
             [Process("{build}/benchmarks/bench_loader", 4), Process("{python} {peers}/dataloader.py", 4)],
@@ -111,8 +106,12 @@ GROUPS = {
             [Row("Trainer step / by hand: operators", "equal", ("trainer",), ("hand",), 0),
              Row("Trainer step / by hand: time, upper 95 % bound", "paired", ("trainer",), ("hand",), 1.03)],
             rounds=41),
-        cnn({}, "", "CNN training / Python eager", 1.25),
-        cnn(KEPT_PAGES, "--channels-last", "CNN training / Python channels_last, kept pages", 1.0),
+        Comparison(
+            [Process(CNN), Process(f"{CNN_IN_PYTHON} --side eager"),
+             Process(f"{CNN_IN_PYTHON} --side tuned --channels-last", 1, KEPT_PAGES)],
+            [Row("CNN training / Python eager", "rate", ("saturate",), ("eager",), 1.25),
+             Row("CNN training / Python channels_last, kept pages", "rate", ("saturate",), ("tuned",), 1.0)],
+            rounds=9),
         Comparison(
             [Compile("saturate.hpp", "saturate/saturate.hpp"), Compile("torch.h", "torch/torch.h")],
             [Row("compile time, saturate.hpp / torch.h", "cost", ("saturate.hpp",), ("torch.h",), 1.15)], rounds=3),
@@ -133,7 +132,16 @@ class RunningProcess:
         self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
                                         env={**os.environ, **spec.environment})
         self.sides = spec.sides
+        self.settings = "".join(f", {name}={value}" for name, value in spec.environment.items())
         self.buffer = b""
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.errors):
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
     def failure(self, what):
         self.process.kill()
@@ -162,6 +170,8 @@ class RunningProcess:
         left = self.sides
         for answer in self.lines(ROUND_SECONDS):
             answer.setdefault("side", "saturate")
+            if "info" in answer:
+                answer["info"] += self.settings
             left -= "seconds" in answer
             yield answer
             if left == 0:
@@ -176,8 +186,6 @@ class RunningProcess:
                 raise self.failure(f"exit status {self.process.returncode}")
         except subprocess.TimeoutExpired:
             raise self.failure("does not end") from None
-        finally:
-            self.process.stdout.close()
 
 
 class RunningCompile:
@@ -205,35 +213,63 @@ class RunningCompile:
             run = subprocess.run([self.compiler, *self.flags, "-fsyntax-only", source.name], capture_output=True, text=True)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
         if run.returncode != 0:
-            raise NotRun(f"{self.include} does not compile")
+            first = next((line for line in run.stderr.splitlines() if "error:" in line), "")
+            raise NotRun(f"{self.include} does not compile: {first}")
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         yield {"side": self.side, "seconds": seconds, "samples": 1}
 
     def close(self):
         pass
 
+    kill = close
+
+
+def start(spec, places):
+    return (RunningCompile if isinstance(spec, Compile) else RunningProcess)(spec, places)
+
 
 def run(comparison, places, rounds):
-    """({side: [answer of each round]}, {side: info}); the order of the processes turns round by round."""
-    samples, infos, running = collections.defaultdict(list), {}, []
+    """({side: [answer of each round]}, {side: info}, [problem]). The order of the processes turns round by round. One
+    that fails leaves with its samples; the others go on."""
+    samples, infos, problems = collections.defaultdict(list), {}, []
+    running, sides = [], collections.defaultdict(set)
+
+    def leave(one, reason):
+        problems.append(str(reason))
+        running.remove(one)
+        for side in sides[one]:
+            samples.pop(side, None)
+
+    def take_round(one, counts):
+        for answer in one.round():
+            sides[one].add(answer["side"])
+            if "info" in answer:
+                infos[answer["side"]] = answer["info"]
+            elif "seconds" in answer and counts:
+                samples[answer["side"]].append(answer)
+
+    for spec in comparison.sides:
+        try:
+            running.append(start(spec, places))
+        except NotRun as reason:
+            problems.append(str(reason))
+    everything = list(running)
     try:
-        for spec in comparison.sides:
-            running.append((RunningCompile if isinstance(spec, Compile) else RunningProcess)(spec, places))
         for n in range(rounds + 1):
-            for one in running if n % 2 == 0 else running[::-1]:
-                for answer in one.round():
-                    if "info" in answer:
-                        infos[answer["side"]] = answer["info"]
-                    elif "seconds" in answer and n > 0:
-                        samples[answer["side"]].append(answer)
-        for one in running:
-            one.close()
+            for one in running[:] if n % 2 == 0 else running[::-1]:
+                try:
+                    take_round(one, counts=n > 0)
+                except NotRun as reason:
+                    leave(one, reason)
+        for one in running[:]:
+            try:
+                one.close()
+            except NotRun as reason:
+                leave(one, reason)
     finally:
-        for one in running:
-            if isinstance(one, RunningProcess) and one.process.poll() is None:
-                one.process.kill()
-                one.process.wait()
-    return samples, infos
+        for one in everything:
+            one.kill()
+    return samples, infos, problems
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------
@@ -263,8 +299,8 @@ def judge(row, samples):
     if row.kind == "equal":
         counts = {side: sorted({answer.get("count") for answer in samples[side]}, key=str) for side in (ours, theirs)}
         held = len(counts[ours]) == 1 and counts[ours] == counts[theirs] and None not in counts[ours]
-        text = " / ".join(",".join(str(count) for count in counts[side]) for side in (ours, theirs))
-        return text, held, ours, theirs
+        texts = [",".join(str(count) for count in counts[side]) for side in (ours, theirs)]
+        return texts[0] if held else " / ".join(texts), held, ours, theirs
     if row.kind == "paired":
         ratios = [mine["seconds"] / other["seconds"] for mine, other in zip(samples[ours], samples[theirs])]
         value = upper_bound(ratios)
@@ -325,24 +361,18 @@ def main():
     for comparison in GROUPS[options.group]:
         if not any(options.only.lower() in row.name.lower() for row in comparison.rows):
             continue
-        samples, infos, problem = {}, {}, None
-        try:
-            samples, infos = run(comparison, places, options.rounds or comparison.rounds)
-        except NotRun as reason:
-            problem = str(reason)
+        samples, infos, problems = run(comparison, places, options.rounds or comparison.rounds)
         for row in comparison.rows:
-            verdict, measured, details = "not run", "-", [problem] if problem else []
             try:
-                if not problem:
-                    measured, held, *pair = judge(row, samples)
-                    verdict = "held" if held else "short"
-                    details = [f"{rate_text(side, samples)}  {info_of(side, infos)}" for side in pair]
+                measured, held, *pair = judge(row, samples)
+                verdict = "held" if held else "short"
+                details = [f"{rate_text(side, samples)}  {info_of(side, infos)}" for side in pair]
             except NotRun as reason:
-                details = [str(reason)]
+                measured, verdict, details = "-", "not run", [str(reason), *problems]
             all_held = all_held and verdict == "held"
             report(row, verdict, measured, details)
             raw.append({"name": row.name, "kind": row.kind, "bar": row.bar, "measured": measured, "verdict": verdict,
-                        "ours": row.ours, "theirs": row.theirs, "info": infos, "samples": samples, "problem": problem})
+                        "ours": row.ours, "theirs": row.theirs, "info": infos, "samples": samples, "problems": problems})
     print(f"{sum(row['verdict'] == 'held' for row in raw)} of {len(raw)} held, in {time.monotonic() - began:.0f} s")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps({"machine": here, "group": options.group, "rows": raw}, indent=1))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// saturate's PrefetchLoader against torch::data's loader on Fashion-MNIST in memory, as float32 tensors: batches of 128,
-// shuffled, 0 and 2 workers, one epoch a round and side, in one process. loader [FOLDER]
+// saturate's PrefetchLoader against torch::data's loader on Fashion-MNIST in memory, as float32 tensors: batches of
+// 128, shuffled, 0 and 2 workers, one epoch a round and side, in one process. loader [FOLDER]
 #include <torch/data.h>
 #include <torch/version.h>
 
@@ -24,8 +24,7 @@ struct Data {
 };
 
 Data load(const std::string& folder) {
-  const auto source =
-      saturate::data::IdxSource::fashion_mnist(saturate::data::Split::train, {.raw = true}, folder);
+  const auto source = saturate::data::IdxSource::fashion_mnist(saturate::data::Split::train, {.raw = true}, folder);
   return {source.images().to(at::kFloat).div_(255).unsqueeze(1).contiguous(), source.labels().to(at::kLong)};
 }
 

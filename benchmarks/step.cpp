@@ -73,7 +73,7 @@ std::string operators_of(const Side& side, const Batch& batch) {
   for (const std::string& name : counter.operators()) all += name + " ";
   char text[64];
   std::snprintf(text, sizeof text, "%lld (%04zx)", static_cast<long long>(counter.total()),
-                std::hash<std::string>{}(all) & 0xffff);
+                std::hash<std::string>{}(all)&0xffff);
   return text;
 }
 
@@ -98,8 +98,8 @@ int main() {
                           {"mean", [&](const Batch& b) { usual(b); }}};
   for (Side& side : sides) side.operators = operators_of(side, batch);
 
-  const std::string shape =
-      "784-256-10, batch 128, fused AdamW, " + std::to_string(at::get_num_threads()) + " threads, LibTorch " TORCH_VERSION;
+  const std::string shape = "784-256-10, batch 128, fused AdamW, " + std::to_string(at::get_num_threads()) +
+                            " threads, LibTorch " TORCH_VERSION;
   bench::print_info("trainer", "Trainer, no policies, " + shape);
   bench::print_info("hand", "the same sum and count by hand, " + shape);
   bench::print_info("mean", "the usual mean loss by hand");

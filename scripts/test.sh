@@ -13,7 +13,7 @@ for argument in "$@"; do
     -h | --help) sed -n 's/^# \?//; 3,6p' "${BASH_SOURCE[0]}"; exit ;;
     --full) preset=full ;;
     --asan) preset=asan ;;
-    --tsan) preset=tsan ;;
+    --tsan) preset=tsan target=test_data arguments+=(-R '^test_data/') ;;
     *) arguments+=("$argument") ;;
   esac
 done

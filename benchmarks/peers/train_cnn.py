@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CNN of `throughput --model cnn` in Python, eager, with AdamW(fused=True) and the best of the usual loaders:
+"""The CNN of `throughput --model cnn` in Python, eager, with AdamW(fused=True) and the DataLoader:
 
     train_cnn.py [--channels-last] [--side NAME] [--batches N] [--data FOLDER]
 
@@ -8,7 +8,6 @@ Linear(128, 10); cross entropy; batches of 128, shuffled. A round trains N batch
 
 import argparse
 import itertools
-import os
 import time
 
 import torch
@@ -59,11 +58,9 @@ def main():
             samples += len(labels)
         rounds.print_sample(options.side, time.perf_counter() - start, samples)
 
-    settings = ["channels_last"] if options.channels_last else []
-    if "mmap_max=0" in os.environ.get("GLIBC_TUNABLES", ""):
-        settings.append("kept pages")
-    rounds.print_info(options.side, f"Python torch {torch.__version__} eager, AdamW(fused=True), DataLoader, " +
-                      "".join(f"{setting}, " for setting in settings) + f"{torch.get_num_threads()} threads")
+    settings = "channels_last, " if options.channels_last else ""
+    rounds.print_info(options.side, f"Python torch {torch.__version__} eager, AdamW(fused=True), DataLoader, {settings}"
+                      f"{torch.get_num_threads()} threads")
     rounds.serve_rounds(take_round)
 
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uses one symbol of each kind: a header-only template, the compiled library, LibTorch, and the logger (spdlog).
+// Uses one thing of each kind: a header-only template, the compiled library, LibTorch, and what the library needs
+// behind the scenes (spdlog, zlib). Narrow headers: compiled three times in the tests.
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstdio>
 #include <utility>
 
+#include "saturate/data/idx_source.hpp"
 #include "saturate/error.hpp"
 #include "saturate/for_each_tensor.hpp"
 #include "saturate/log.hpp"
@@ -17,7 +19,8 @@ int main() {
   saturate::log::set_level(saturate::log::Level::warn);
   if (!saturate::log::warn_once("consumer", "one warning, to show that the logger is linked")) return 1;
   try {
-    throw saturate::ConfigError("expected");
+    saturate::data::load_idx("no-such-file.gz");
+    return 1;
   } catch (const saturate::Error&) {
     std::printf("consumer: %ld elements\n", static_cast<long>(elements));
   }

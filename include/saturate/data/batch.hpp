@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a batch is: any type for which `inputs(batch)` gives a tuple of model inputs and `target(batch)` the target.
-// Defaults exist for std::pair, torch::data::Example and data::Batch; a type of your own gets two free functions beside it:
+// Defaults exist for std::pair, torch::data::Example and data::Batch; a type of your own gets two free functions beside
+// it:
 //
 //   struct Sentence { at::Tensor ids, mask, next; };
 //   inline auto inputs(const Sentence& s) { return std::tie(s.ids, s.mask); }
@@ -33,9 +34,8 @@ struct Batch {
 
 template <std::size_t Fields>
 auto inputs(const Batch<Fields>& batch) {
-  return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return std::tie(batch.fields[I]...);
-  }(std::make_index_sequence<Fields - 1>{});
+  return [&]<std::size_t... At>(std::index_sequence<At...>) { return std::tie(batch.fields[At]...); }
+  (std::make_index_sequence<Fields - 1>{});
 }
 template <std::size_t Fields>
 const at::Tensor& target(const Batch<Fields>& batch) {
@@ -59,9 +59,13 @@ concept ExampleLike = !PairLike<T> && requires(const T& batch) {
 };
 
 template <class T>
-concept UserInputs = requires(const T& batch) { inputs(batch); };
+concept UserInputs = requires(const T& batch) {
+  inputs(batch);
+};
 template <class T>
-concept UserTarget = requires(const T& batch) { target(batch); };
+concept UserTarget = requires(const T& batch) {
+  target(batch);
+};
 
 template <class T>
 auto as_tuple(const T& value) {
