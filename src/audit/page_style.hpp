@@ -102,8 +102,8 @@ h2{margin-top:34px}
 .row.axis>div:nth-child(2){grid-column:1/-1}
 .row.axis>div:not(:nth-child(2)){display:none}
 thead{display:none}table,tbody,tr,td{display:block}tr{border-top:1px solid var(--line);padding:10px 0}
-tbody tr:first-child{border-top:0;padding-top:0}td{border:0;padding:1px 0}td.name,td.verdict{display:inline-block;
-margin-right:10px}td.num{text-align:left;display:inline-block;margin-right:14px;padding-right:0}
+tbody tr:first-child{border-top:0;padding-top:0}td{border:0;padding:1px 0}tbody tr{display:flex;flex-wrap:wrap;gap:0 14px;
+align-items:center}td.name{flex:1 1 60%}td:last-child{flex:1 1 100%}td.num{text-align:left;padding-right:0}
 td.num::before{content:attr(data-label) " ";color:var(--soft);font-size:.84rem}
 dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:8px}}
 @media print{body{background:#fff}.card,.hero{break-inside:avoid}}
