@@ -3,9 +3,12 @@
 
 #include "saturate/error.hpp"
 
+// Not <filesystem>: libtorch.so of the pinned release carries an incomplete copy of it, which programs would run.
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -16,12 +19,13 @@ constexpr int gzip_window = 15 + 16;  // the largest window; 16: a gzip header a
 }  // namespace
 
 GzipFile::GzipFile(std::string path) : path_(std::move(path)), file_(nullptr, &std::fclose), input_(input_bytes) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path_, ignored)) fail("is a folder; a file was expected");
+  struct ::stat status {};
+  if (::stat(path_.c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) fail("is a folder; a file was expected");
+    if (S_ISREG(status.st_mode)) file_bytes_ = static_cast<uint64_t>(status.st_size);  // a pipe has no size
+  }
   file_.reset(std::fopen(path_.c_str(), "rb"));
   if (!file_) fail(std::string("cannot be opened: ") + std::strerror(errno));
-  file_bytes_ = std::filesystem::file_size(path_, ignored);
-  if (ignored) file_bytes_ = 0;  // a pipe has no size
   refill();
   gzip_ = stream_.avail_in >= 2 && input_[0] == 0x1f && input_[1] == 0x8b;
   if (gzip_ && inflateInit2(&stream_, gzip_window) != Z_OK) fail("zlib could not be started");

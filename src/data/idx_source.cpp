@@ -7,11 +7,11 @@
 #include "saturate/log.hpp"
 
 #include <ATen/ops/empty.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -142,7 +142,7 @@ IdxSource IdxSource::fashion_mnist(Split split, IdxOptions options, const std::s
   const std::string prefix = folder + (split == Split::train ? "/train-" : "/t10k-");
   const std::string images = prefix + "images-idx3-ubyte.gz", labels = prefix + "labels-idx1-ubyte.gz";
   for (const std::string& path : {images, labels}) {
-    if (!std::filesystem::exists(path)) {
+    if (::access(path.c_str(), F_OK) != 0) {
       throw DataError(path +
                       ": does not exist. Fashion-MNIST comes with `apt-get install dataset-fashion-mnist`; or pass "
                       "the folder that holds its four .gz files");

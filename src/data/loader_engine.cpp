@@ -53,9 +53,10 @@ void check(const LoaderOptions& options, int64_t size) {
 
 void warn_about(const LoaderOptions& options, int64_t size) {
   if (options.workers > options.prefetch) {
-    log::warn("PrefetchLoader: " + std::to_string(options.workers) + " workers with prefetch " +
-              std::to_string(options.prefetch) +
-              ": as many workers as batches read ahead can be busy, the others wait");
+    const std::string message = "PrefetchLoader: " + std::to_string(options.workers) + " workers with prefetch " +
+                                std::to_string(options.prefetch) +
+                                ": as many workers as batches read ahead can be busy, the others wait";
+    log::warn_once(message, message);
   }
   if (options.drop_last && size < options.batch_size) {
     log::warn("PrefetchLoader: drop_last leaves no batch: " + std::to_string(size) +

@@ -24,6 +24,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace saturate::data {
 namespace detail {
@@ -77,17 +78,19 @@ class PrefetchLoader {
   static_assert(sizeof(detail::CheckSource<S>) > 0);
 
  public:
-  using batch_type = Batch<S::fields>;
+  using batch_type = Batch<detail::fields_of<S>()>;
 
   /// The source is moved in; sources here are cheap to copy, they share their tensors.
   /// @throws ConfigError on options that cannot work (batch_size < 1, workers < 0, prefetch < 1, a device that is not
   /// there), DataError when the source is empty.
   PrefetchLoader(S source, LoaderOptions options) : options_(options) {
-    auto reader = std::make_unique<detail::ReaderOf<S>>(std::move(source));
-    source_ = &reader->source();
-    const auto layout = source_->layout();
-    engine_ = std::make_unique<detail::LoaderEngine>(
-        std::move(reader), std::vector<FieldLayout>(layout.begin(), layout.end()), source_->size(), options);
+    if constexpr (Source<S>) {
+      auto reader = std::make_unique<detail::ReaderOf<S>>(std::move(source));
+      source_ = &reader->source();
+      const auto layout = source_->layout();
+      engine_ = std::make_unique<detail::LoaderEngine>(
+          std::move(reader), std::vector<FieldLayout>(layout.begin(), layout.end()), source_->size(), options);
+    }  // else CheckSource has said what is missing
   }
 
   class Iterator {

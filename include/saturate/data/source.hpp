@@ -71,6 +71,16 @@ concept GatheringSource = Source<S> &&
 
 namespace detail {
 
+/// S::fields, or a stand-in that keeps a type without it from causing more errors than the one sentence below.
+template <class S>
+consteval std::size_t fields_of() {
+  if constexpr (HasFields<S>) {
+    return S::fields;
+  } else {
+    return 2;
+  }
+}
+
 // One sentence per missing member; completed by sizeof, so that it is the first line of the compiler's output.
 template <class S>
 struct CheckSource {
