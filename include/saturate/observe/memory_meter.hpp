@@ -33,7 +33,7 @@ struct MemoryCounts {
 ///
 /// Blocks that are older than the meter are not counted, nor is their end. Other threads of the program (the workers of
 /// a loader) are not seen; a block allocated here and freed there stays counted as alive. Blocks are kept by address in
-/// a table under a lock: about 0.2 µs an allocation, no effect on the sizes.
+/// a table under a lock: about 0.4 µs an allocation and free, no effect on the sizes.
 ///
 /// Meters nest; they end in reverse order, on the thread that made them. LibTorch's profiler cannot start while one
 /// lives.
