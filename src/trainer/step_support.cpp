@@ -87,6 +87,8 @@ void divide(std::vector<at::Tensor>& gradients, const Count& count) {
   at::_foreach_mul_(gradients, root_gradient(count, {}, like));
 }
 
+void add_to(at::Tensor& total, const at::Tensor& value) { total = total.defined() ? total + value : value; }
+
 void refuse(at::Tensor& refused, const at::Tensor& reason) {
   if (!reason.defined()) return;
   refused = refused.defined() ? at::maximum(refused, reason) : reason;

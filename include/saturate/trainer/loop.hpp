@@ -94,7 +94,6 @@ Metrics evaluate(Step& step, torch::nn::Module& module, Loader& loader) {
   const ModeScope eval(module, /*train=*/false);
   Count count;
   at::Tensor sum, correct;
-  const auto add = [](at::Tensor& total, const at::Tensor& value) { total = total.defined() ? total + value : value; };
   for (const auto& batch : loader) {
     const auto micro = step.prepare(batch);
     const auto result = step.forward(micro);
@@ -102,14 +101,14 @@ Metrics evaluate(Step& step, torch::nn::Module& module, Loader& loader) {
     const auto& value = result.second;
     if constexpr (is_sum_count<decltype(value)>) {
       count += value.count;
-      add(sum, value.sum);
+      add_to(sum, value.sum);
     } else {
       check_loss(value, /*needs_graph=*/false);
       count += step.count_of(micro);
-      add(sum, value);
+      add_to(sum, value);
     }
     if constexpr (requires { step.loss.correct(output, micro.target); }) {
-      add(correct, step.loss.correct(output, micro.target));
+      add_to(correct, step.loss.correct(output, micro.target));
     }
   }
   return read_metrics(count, sum, correct);

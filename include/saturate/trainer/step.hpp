@@ -156,7 +156,7 @@ class Step {
     check_loss(sum, /*needs_graph=*/true);
     run_backward(sum, root_.get(count, root_scale(), sum));
     // tensor_data() shares the value without the graph, and runs no operator.
-    result.loss_sum = result.loss_sum.defined() ? result.loss_sum + sum.tensor_data() : sum.tensor_data();
+    add_to(result.loss_sum, sum.tensor_data());
   }
 
   at::Tensor root_scale() {

@@ -64,6 +64,8 @@ void run_backward(const at::Tensor& loss, const at::Tensor& root);
 void move_to(at::Tensor& tensor, c10::Device device);
 std::vector<at::Tensor> defined_gradients(const std::vector<at::Tensor>& parameters);
 void divide(std::vector<at::Tensor>& gradients, const Count& count);
+/// `total` may be undefined (0).
+void add_to(at::Tensor& total, const at::Tensor& value);
 /// Adds a reason to refuse the step; `reason` may be undefined.
 void refuse(at::Tensor& refused, const at::Tensor& reason);
 at::Tensor refused_for_certain(c10::Device device);
