@@ -85,7 +85,8 @@ def optimizer(shape, environment, name, bar):
                       [Row(name, "rate", ("saturate",), ("torch",), bar)], rounds=15)
 
 
-CNN = ("{build}/benchmarks/throughput --model cnn --policies keep_pages,channels_last --rounds-from-stdin --batches 120")
+CNN = ("{build}/benchmarks/throughput --model cnn --device cpu --policies keep_pages,channels_last,prefetch=1 "
+       "--rounds-from-stdin --batches 120")
 CNN_IN_PYTHON = "{python} {peers}/train_cnn.py --batches 120"
 
 

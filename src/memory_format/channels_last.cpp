@@ -7,6 +7,16 @@
 #include <torch/nn/module.h>
 
 namespace saturate {
+namespace {
+
+// Not contiguous(ChannelsLast): with one channel a tensor is contiguous in both formats, stays as it is, and
+// convolutions then read its strides as NCHW and give NCHW on to everything behind them. `to` writes the strides of
+// NHWC.
+at::Tensor restrided(const at::Tensor& tensor) {
+  return tensor.to(tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/false, at::MemoryFormat::ChannelsLast);
+}
+
+}  // namespace
 
 void ChannelsLast::convert(torch::nn::Module& module) const {
   const at::NoGradGuard no_grad;
@@ -15,15 +25,14 @@ void ChannelsLast::convert(torch::nn::Module& module) const {
     if (param.dim() != 4) continue;
     any = true;
     // set_data keeps the tensor's identity: the optimizer and the module go on holding the same parameter.
-    param.set_data(param.contiguous(at::MemoryFormat::ChannelsLast));
-    if (param.grad().defined()) param.mutable_grad() = param.grad().contiguous(at::MemoryFormat::ChannelsLast);
+    param.set_data(restrided(param));
+    if (param.grad().defined()) param.mutable_grad() = restrided(param.grad());
   }
   if (!any) log::warn("ChannelsLast has no effect: the model has no 4-d parameters (convolution weights)");
 }
 
 at::Tensor ChannelsLast::input(const at::Tensor& tensor) const {
-  if (tensor.dim() != 4 || tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) return tensor;
-  return tensor.contiguous(at::MemoryFormat::ChannelsLast);
+  return tensor.dim() == 4 ? restrided(tensor) : tensor;  // itself when it is channels-last already
 }
 
 }  // namespace saturate

@@ -149,6 +149,18 @@ TEMPLATE_TEST_CASE("conformance: memory format", "[conformance]", st::KeepFormat
   CHECK(policy.input(tokens).const_data_ptr() == tokens.const_data_ptr());
 }
 
+TEST_CASE("ChannelsLast reaches tensors of one channel, which are contiguous in both formats") {
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(1, 4, 3).padding(1));
+  const at::Tensor image = torch::rand({2, 1, 6, 6});
+  const st::ChannelsLast policy;
+  policy.convert(*conv);
+  CHECK(conv->weight.strides() == at::IntArrayRef({9, 1, 3, 1}));
+  CHECK(policy.input(image).strides() == at::IntArrayRef({36, 1, 6, 1}));
+  CHECK(conv(policy.input(image)).is_contiguous(at::MemoryFormat::ChannelsLast));
+  const at::Tensor converted = policy.input(image);
+  CHECK(policy.input(converted).is_same(converted));  // no second copy
+}
+
 TEST_CASE("ChannelsLast keeps parameters, their identity and the optimizer's moments in step") {
   const auto train = [](auto... policies) {
     support::Conv net = support::seeded<support::Conv>(1);
