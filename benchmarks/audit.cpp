@@ -63,14 +63,14 @@ void train(const Arguments& arguments, const std::vector<std::string>& tactics) 
   const int64_t parts = has("accumulate") ? 4 : 1;
   torch::manual_seed(0);
   bench::Cnn net;
-  st::Trainer trainer(net, st::audit::detail::make_adamw(net->parameters(), 1e-3, has("fused-adamw")), st::CrossEntropy{},
-                      st::audit::RuntimePrecision{has("bf16")}, st::audit::RuntimeMemoryFormat{has("channels-last")},
-                      st::Accumulate{parts}, st::Progress{});
-  st::data::PrefetchLoader<IdxSource> loader(IdxSource::fashion_mnist(Split::train, {}, arguments.data),
-                                             {.batch_size = arguments.batch_size / parts,
-                                              .shuffle = true,
-                                              .workers = has("prefetch") ? 1 : 0});
-  st::data::PrefetchLoader<IdxSource> test(IdxSource::fashion_mnist(Split::test, {}, arguments.data), {.batch_size = 500});
+  st::Trainer trainer(net, st::audit::detail::make_adamw(net->parameters(), 1e-3, has("fused-adamw")),
+                      st::CrossEntropy{}, st::audit::RuntimePrecision{has("bf16")},
+                      st::audit::RuntimeMemoryFormat{has("channels-last")}, st::Accumulate{parts}, st::Progress{});
+  st::data::PrefetchLoader<IdxSource> loader(
+      IdxSource::fashion_mnist(Split::train, {}, arguments.data),
+      {.batch_size = arguments.batch_size / parts, .shuffle = true, .workers = has("prefetch") ? 1 : 0});
+  st::data::PrefetchLoader<IdxSource> test(IdxSource::fashion_mnist(Split::test, {}, arguments.data),
+                                           {.batch_size = 500});
   const auto result = trainer.fit(loader, {.epochs = arguments.epochs, .log_every = 100});
   const auto metrics = trainer.evaluate(test);
   std::printf("%.0f samples/s; test loss %.4f, accuracy %.4f\n", static_cast<double>(result.samples) / result.seconds,
@@ -104,22 +104,26 @@ int run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app{"Measures what each training tactic is worth for a CNN on Fashion-MNIST on this machine, one at a time in "
-               "interleaved rounds against a recorded baseline, then together those that paid."};
+  CLI::App app{
+      "Measures what each training tactic is worth for a CNN on Fashion-MNIST on this machine, one at a time in "
+      "interleaved rounds against a recorded baseline, then together those that paid."};
   app.add_option("--data", arguments.data, "folder of the gzip idx files")->capture_default_str();
   app.add_option("--epochs", arguments.epochs, "epochs to train with what paid, after the audit (0: none)")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--out", arguments.out, "folder for audit.json and audit.html")->capture_default_str();
   app.add_option("--batch-size", arguments.batch_size, "samples a step, a multiple of 4")->capture_default_str();
-  app.add_option("--rounds", arguments.rounds, "interleaved rounds a tactic")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--rounds", arguments.rounds, "interleaved rounds a tactic")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--seconds-per-round", arguments.seconds_per_round, "timed part of one arm's round")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--budget", arguments.budget, "seconds for the whole audit, training excluded")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--recompute", arguments.recompute, "judge the raw rounds of an audit.json again; exit 1 on a difference");
+  app.add_option("--recompute", arguments.recompute,
+                 "judge the raw rounds of an audit.json again; exit 1 on a difference");
   CLI11_PARSE(app, argc, argv);
   try {
     return run(arguments);

@@ -14,8 +14,8 @@
 #include "saturate/observe/timing.hpp"
 
 #include <ATen/Parallel.h>
-#include <CLI/CLI.hpp>
 #include <torch/version.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -36,7 +36,8 @@ struct Arguments {
   std::string side = "saturate";
 };
 
-// Real text that every Debian has: windows of 129 bytes, of which the first 128 are the input and the last 128 the target.
+// Real text that every Debian has: windows of 129 bytes, of which the first 128 are the input and the last 128 the
+// target.
 st::data::TensorSource<2> text_source(std::string folder) {
   if (folder.empty()) folder = "/usr/share/common-licenses";
   std::string text;
@@ -52,9 +53,9 @@ st::data::TensorSource<2> text_source(std::string folder) {
   }
   constexpr int64_t context = bench::GptImpl::context;
   const int64_t windows = (static_cast<int64_t>(text.size()) - 1) / context;
-  if (windows < 64) throw st::DataError("'" + folder + "' holds too little text; name a folder of text files with --data");
-  const at::Tensor bytes =
-      torch::from_blob(text.data(), {static_cast<int64_t>(text.size())}, at::kByte).to(at::kLong);
+  if (windows < 64)
+    throw st::DataError("'" + folder + "' holds too little text; name a folder of text files with --data");
+  const at::Tensor bytes = torch::from_blob(text.data(), {static_cast<int64_t>(text.size())}, at::kByte).to(at::kLong);
   return st::data::TensorSource<2>(bytes.narrow(0, 0, windows * context).view({windows, context}).clone(),
                                    bytes.narrow(0, 1, windows * context).view({windows, context}).clone());
 }
@@ -67,12 +68,13 @@ std::unique_ptr<st::audit::Runner> make_runner(const Arguments& arguments, const
     const auto source = arguments.data.empty()
                             ? st::data::IdxSource::fashion_mnist(st::data::Split::train)
                             : st::data::IdxSource::fashion_mnist(st::data::Split::train, {}, arguments.data);
-    return st::audit::make_runner(options, [] { return bench::Cnn(); }, st::CrossEntropy{.ignore_index = std::nullopt},
-                                  source, settings);
+    return st::audit::make_runner(
+        options, [] { return bench::Cnn(); }, st::CrossEntropy{.ignore_index = std::nullopt}, source, settings);
   }
   options.batch_size = arguments.batch_size > 0 ? arguments.batch_size : 16;
-  return st::audit::make_runner(options, [] { return bench::Gpt(); }, st::CrossEntropy{.ignore_index = std::nullopt},
-                                text_source(arguments.data), settings);
+  return st::audit::make_runner(
+      options, [] { return bench::Gpt(); }, st::CrossEntropy{.ignore_index = std::nullopt}, text_source(arguments.data),
+      settings);
 }
 
 void report(const st::audit::RoundResult& round, bool tokens) {
@@ -115,7 +117,8 @@ int main(int argc, char** argv) {
   app.add_option("--model", arguments.model, "cnn (Fashion-MNIST) or gpt (bytes of text)")
       ->check(CLI::IsMember({"cnn", "gpt"}))
       ->capture_default_str();
-  app.add_option("--policies", arguments.policies, "bf16,channels_last,keep_pages,torch_adamw,accumulate=K,prefetch=WORKERS,"
+  app.add_option("--policies", arguments.policies,
+                 "bf16,channels_last,keep_pages,torch_adamw,accumulate=K,prefetch=WORKERS,"
                  "threads=N,clip=MAX_NORM,warmup_cosine=WARMUP:TOTAL")
       ->capture_default_str();
   app.add_option("--device", arguments.device, "cpu or cuda (default: cuda when there is a GPU)");

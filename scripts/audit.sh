@@ -7,5 +7,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/setup.sh
 . scripts/build.sh
-build dev saturate-audit
+build ci saturate-audit
 exec build/dev/benchmarks/saturate-audit "$@"

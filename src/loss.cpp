@@ -69,8 +69,9 @@ void check_loss(const at::Tensor& loss, bool needs_graph) {
                                "; return a 0-dim tensor: the sum over the batch"));
   }
   if (needs_graph && !loss.requires_grad()) {
-    throw ConfigError("the loss does not depend on any parameter that requires a gradient; is every one frozen, or was "
-                      "the output detached?");
+    throw ConfigError(
+        "the loss does not depend on any parameter that requires a gradient; is every one frozen, or was "
+        "the output detached?");
   }
 }
 

@@ -20,7 +20,9 @@ namespace saturate {
 namespace detail {
 
 template <class T>
-concept TupleLike = requires { std::tuple_size<std::remove_cvref_t<T>>::value; };
+concept TupleLike = requires {
+  std::tuple_size<std::remove_cvref_t<T>>::value;
+};
 
 template <class T>
 inline constexpr bool is_vector = false;
@@ -32,7 +34,9 @@ template <class T>
 inline constexpr bool is_optional<std::optional<T>> = true;
 
 template <class T, class Visitor>
-concept UserVisitable = requires(T& value, Visitor& visitor) { for_each_tensor(value, visitor); };
+concept UserVisitable = requires(T& value, Visitor& visitor) {
+  for_each_tensor(value, visitor);
+};
 
 template <class T, class Visitor>
 void visit_each(T& value, Visitor& visitor) {

@@ -17,7 +17,8 @@
 namespace saturate {
 
 /// Softmax cross entropy, summed over the targets that are not ignored.
-/// output [N, C] or [N, C, d1, ...] floating; target int64 class indices [N] or [N, d1, ...], or probabilities shaped as output.
+/// output [N, C] or [N, C, d1, ...] floating; target int64 class indices [N] or [N, d1, ...], or probabilities shaped
+/// as output.
 struct CrossEntropy {
   /// Targets of this value carry no loss and are not counted. With nullopt every target must be a class: the count is
   /// then known on the host, and a step needs no guard against windows with nothing to learn from.

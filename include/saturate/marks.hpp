@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Marks name the parts of a model. LibTorch's C++ modules have no forward hooks, so a model says once where its parts are:
+// Marks name the parts of a model. LibTorch's C++ modules have no forward hooks, so a model says once where its parts
+// are:
 //
 //   x = st::call(block, x);      // in place of block->forward(x)
 //
@@ -22,7 +23,8 @@ class Module;
 namespace saturate {
 namespace marks {
 
-/// The names of a model's modules, as registered: "" is the root, "block.0.norm" a part. A module that is registered twice has both names.
+/// The names of a model's modules, as registered: "" is the root, "block.0.norm" a part. A module that is registered
+/// twice has both names.
 class Names {
  public:
   /// nullptr when the module is not part of the bound model.
@@ -48,7 +50,8 @@ class Observer {
   virtual void leave(const std::vector<std::string>& names, const torch::nn::Module& module) noexcept = 0;
 };
 
-/// Turns marks on for this thread while the object lives; scopes nest, the inner one counts. Other threads see nothing of it.
+/// Turns marks on for this thread while the object lives; scopes nest, the inner one counts. Other threads see nothing
+/// of it.
 class Scope {
  public:
   Scope(std::shared_ptr<const Names> names, Observer* observer = nullptr);
@@ -95,7 +98,8 @@ auto& module_of(M& module) {
 }  // namespace detail
 }  // namespace marks
 
-/// Runs `module.forward(inputs...)` as a marked part. `module` is a module holder, a shared_ptr to a module or a module.
+/// Runs `module.forward(inputs...)` as a marked part. `module` is a module holder, a shared_ptr to a module or a
+/// module.
 template <class M, class... Inputs>
 decltype(auto) call(M&& module, Inputs&&... inputs) {
   auto& part = marks::detail::module_of(module);

@@ -46,9 +46,12 @@ struct Excludes {};
 // Contracts --------------------------------------------------------------------------------------------------------
 
 /// `auto scope(c10::DeviceType device) const`: an object whose life spans forward and the loss (an AutocastScope).
-/// A policy that scales gradients has besides: root_scale(), unscale(gradients), after_step(found_inf); see ScalesGradients.
+/// A policy that scales gradients has besides: root_scale(), unscale(gradients), after_step(found_inf); see
+/// ScalesGradients.
 template <class P>
-concept PrecisionPolicy = requires(const P& policy, c10::DeviceType device) { policy.scope(device); };
+concept PrecisionPolicy = requires(const P& policy, c10::DeviceType device) {
+  policy.scope(device);
+};
 
 /// `int64_t micro_batches() const`: batches a window, 1 or more; the last window of an epoch may be shorter.
 template <class P>
@@ -58,7 +61,9 @@ concept AccumulationPolicy = requires(const P& policy) {
 
 /// `auto scope() const`: an object whose life spans forward.
 template <class P>
-concept RecomputePolicy = requires(const P& policy) { policy.scope(); };
+concept RecomputePolicy = requires(const P& policy) {
+  policy.scope();
+};
 
 /// `void convert(torch::nn::Module&) const` once, and `at::Tensor input(const at::Tensor&) const` for every input.
 template <class P>
@@ -80,7 +85,9 @@ concept DistributedPolicy = requires(P& policy, at::Tensor& tensor, double& coun
 
 /// `auto clip(std::vector<at::Tensor>& gradients) const`: a ClipResult {norm, refused}; works on the device.
 template <class P>
-concept ClippingPolicy = requires { &P::clip; };
+concept ClippingPolicy = requires {
+  &P::clip;
+};
 
 /// `double factor(int64_t step) const`: what multiplies every group's learning rate at optimizer step `step` (from 0);
 /// closed form: the same step always gives the same factor.
@@ -91,11 +98,15 @@ concept SchedulePolicy = requires(const P& policy, std::int64_t step) {
 
 /// `void update(const at::Tensor& refused)` after every window; `refused` may be undefined.
 template <class P>
-concept AveragingPolicy = requires(P& policy, const at::Tensor& refused) { policy.update(refused); };
+concept AveragingPolicy = requires(P& policy, const at::Tensor& refused) {
+  policy.update(refused);
+};
 
 /// `void run(Callable)`: calls it, or replays what an earlier call recorded.
 template <class P>
-concept CapturePolicy = requires(P& policy, void (*step)()) { policy.run(step); };
+concept CapturePolicy = requires(P& policy, void (*step)()) {
+  policy.run(step);
+};
 
 /// The part of a precision policy that scales: the step multiplies the root gradient by root_scale() (0-dim, undefined
 /// for 1), calls unscale(gradients), which gives 0-dim found_inf (undefined: cannot happen), and after_step(found_inf).
@@ -112,7 +123,9 @@ template <class T>
 using unwrapped = std::remove_cvref_t<std::unwrap_reference_t<std::remove_cvref_t<T>>>;
 
 template <class P>
-concept HasAxis = requires { typename unwrapped<P>::axis; };
+concept HasAxis = requires {
+  typename unwrapped<P>::axis;
+};
 
 template <class Axis, class P>
 constexpr bool is_on_axis() {
@@ -136,8 +149,9 @@ struct CheckPrecision {
 };
 template <class P>
 struct CheckAccumulation {
-  static_assert(AccumulationPolicy<P>,
-                "saturate: an accumulation policy needs `int64_t micro_batches() const` (docs/policies.md#accumulation)");
+  static_assert(
+      AccumulationPolicy<P>,
+      "saturate: an accumulation policy needs `int64_t micro_batches() const` (docs/policies.md#accumulation)");
 };
 template <class P>
 struct CheckRecompute {
@@ -176,8 +190,7 @@ struct CheckAveraging {
 };
 template <class P>
 struct CheckCapture {
-  static_assert(CapturePolicy<P>,
-                "saturate: a capture policy needs `void run(Callable)` (docs/policies.md#capture)");
+  static_assert(CapturePolicy<P>, "saturate: a capture policy needs `void run(Callable)` (docs/policies.md#capture)");
 };
 template <class P>
 struct CheckKnownAxis {
@@ -197,8 +210,8 @@ struct FindContract<P, void> {
 };
 template <class P, class Axis, template <class> class Check, class... More>
 struct FindContract<P, ContractOf<Axis, Check>, More...> {
-  using type = typename std::conditional_t<is_on_axis<Axis, P>(), std::type_identity<Check<P>>,
-                                           FindContract<P, More...>>::type;
+  using type =
+      typename std::conditional_t<is_on_axis<Axis, P>(), std::type_identity<Check<P>>, FindContract<P, More...>>::type;
 };
 template <class P>
 struct CheckOptions {};

@@ -5,8 +5,8 @@
 //                       st::Bf16{}, st::Accumulate{4}, st::ClipGradNorm{1.0}, st::Progress{});
 //   trainer.fit(loader, {.epochs = 3});
 //
-// Policies and callbacks come constructed and in any order; an axis that none is given for does nothing. Every part also
-// works alone in a loop of your own: the Trainer only calls what you could call. trainer/step.hpp is one step.
+// Policies and callbacks come constructed and in any order; an axis that none is given for does nothing. Every part
+// also works alone in a loop of your own: the Trainer only calls what you could call. trainer/step.hpp is one step.
 #pragma once
 
 #include "saturate/marks.hpp"
@@ -37,8 +37,9 @@ class Trainer {
   /// @throws ConfigError a policy's settings cannot work, or the device is not there; the model is untouched then.
   template <class Optimizer>
   Trainer(Model model, Optimizer&& optimizer, Loss loss, Policies... policies)
-      : step_(std::move(model), optim::detail::own(std::forward<Optimizer>(optimizer)), detail::validated(std::move(loss)),
-              detail::PolicySet<Policies...>(std::move(policies)...), c10::Device(c10::kCPU)) {
+      : step_(std::move(model), optim::detail::own(std::forward<Optimizer>(optimizer)),
+              detail::validated(std::move(loss)), detail::PolicySet<Policies...>(std::move(policies)...),
+              c10::Device(c10::kCPU)) {
     const auto wanted = step_.policies.options().device;
     const c10::Device device = wanted ? *wanted : detail::default_device();
     detail::set_up_model(module(), *step_.optimizer, device, step_.policies.accumulation().micro_batches());
@@ -51,16 +52,16 @@ class Trainer {
     });
   }
 
-  /// Trains `epochs` times over `loader`: any range of batches that can be iterated again (PrefetchLoader, torch::data's
-  /// loaders, a std::vector of batches). Where it has set_epoch(e), it is told the epoch.
+  /// Trains `epochs` times over `loader`: any range of batches that can be iterated again (PrefetchLoader,
+  /// torch::data's loaders, a std::vector of batches). Where it has set_epoch(e), it is told the epoch.
   template <class Loader>
   FitResult fit(Loader&& loader, const FitOptions& options = {}) {
     return detail::Loop(*this, options).run(loader, detail::NoValidation{});
   }
   /// Evaluates on `validation` besides, every `evaluate_every` windows and at the end of each epoch.
   template <class Loader, class Validation>
-    requires(!std::same_as<std::remove_cvref_t<Validation>, FitOptions>)
-  FitResult fit(Loader&& loader, Validation&& validation, const FitOptions& options = {}) {
+  requires(!std::same_as<std::remove_cvref_t<Validation>, FitOptions>) FitResult
+      fit(Loader&& loader, Validation&& validation, const FitOptions& options = {}) {
     return detail::Loop(*this, options).run(loader, validation);
   }
 
@@ -75,8 +76,8 @@ class Trainer {
     return result;
   }
 
-  /// Mean loss over all targets, and "accuracy" where the loss can tell; in eval mode and without gradients. Modes of the
-  /// modules are restored, also after an exception.
+  /// Mean loss over all targets, and "accuracy" where the loss can tell; in eval mode and without gradients. Modes of
+  /// the modules are restored, also after an exception.
   template <class Loader>
   Metrics evaluate(Loader&& loader) {
     return detail::evaluate(step_, module(), loader);

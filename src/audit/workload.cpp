@@ -4,6 +4,7 @@
 #include "saturate/error.hpp"
 #include "saturate/host_memory.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
@@ -36,6 +37,8 @@ void wait_for(c10::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
+void seed(uint64_t value) { at::manual_seed(value); }
+
 PolicySettings settings_of(const TacticSet& tactics, int64_t batch_size) {
   PolicySettings settings;
   settings.fused_optimizer = tactics.has("fused-adamw");
@@ -60,10 +63,11 @@ namespace {
 
 Tactic threads_tactic(int64_t threads, int64_t usual) {
   const std::string count = std::to_string(threads);
-  Tactic tactic{.id = "threads-" + count,
-                .title = count + (threads == 1 ? " thread" : " threads"),
-                .how_to_apply = "at::set_num_threads(" + count + ");",
-                .what = "Fewer threads for each operator: small operators can spend more on waking threads than on work."};
+  Tactic tactic{
+      .id = "threads-" + count,
+      .title = count + (threads == 1 ? " thread" : " threads"),
+      .how_to_apply = "at::set_num_threads(" + count + ");",
+      .what = "Fewer threads for each operator: small operators can spend more on waking threads than on work."};
   tactic.value = count;
   tactic.axis = "threads";
   tactic.enter = [threads] { at::set_num_threads(static_cast<int>(threads)); };
@@ -75,8 +79,9 @@ Tactic keep_pages_tactic() {
   Tactic tactic{.id = "keep-pages",
                 .title = "Kept pages",
                 .how_to_apply = "st::host_memory::keep_pages();  // first line of main",
-                .what = "The C library gives large blocks back to the kernel after each use and faults them in again; this "
-                        "keeps them. The process stays as large as its peak."};
+                .what =
+                    "The C library gives large blocks back to the kernel after each use and faults them in again; this "
+                    "keeps them. The process stays as large as its peak."};
   tactic.enter = [] { host_memory::keep_pages(); };
   tactic.leave = [] { host_memory::restore_default(detail::largest_freed_block()); };
   return tactic;
@@ -89,8 +94,9 @@ std::vector<Tactic> standard_tactics(const Workload&) {
       {.id = "fused-adamw",
        .title = "Fused optimizer",
        .how_to_apply = "st::optim::AdamW(net->parameters(), {.lr = ...})",
-       .what = "One kernel reads and writes parameters, gradients and moments once, instead of about ten kernels that each "
-               "pass over them."},
+       .what =
+           "One kernel reads and writes parameters, gradients and moments once, instead of about ten kernels that each "
+           "pass over them."},
       {.id = "prefetch",
        .title = "Prefetching loader",
        .how_to_apply = "st::data::PrefetchLoader loader(source, {.workers = 1});",
@@ -98,7 +104,8 @@ std::vector<Tactic> standard_tactics(const Workload&) {
       {.id = "channels-last",
        .title = "Channels-last memory format",
        .how_to_apply = "st::ChannelsLast{}",
-       .what = "Images and convolution weights lie with their channels together, as the fast convolution kernels want them."},
+       .what = "Images and convolution weights lie with their channels together, as the fast convolution kernels want "
+               "them."},
       {.id = "accumulate",
        .title = "Accumulation, 4 micro-batches",
        .how_to_apply = "st::Accumulate{4}, with a quarter of the batch size",

@@ -3,11 +3,11 @@
 
 #include "saturate/error.hpp"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/StringUtil.h>
 
@@ -169,7 +169,8 @@ void FusedOptimizer::step(const StepArgs& args) {
     if (!cohort.step.defined()) start(cohort);
     gather(cohort, grads);
     const Group& group = groups_[cohort.group];
-    KernelArgs kernel{.lr = group.lr * args.lr_factor, .lr_tensor = {}, .weight_decay = group.weight_decay, .found_inf = {}};
+    KernelArgs kernel{
+        .lr = group.lr * args.lr_factor, .lr_tensor = {}, .weight_decay = group.weight_decay, .found_inf = {}};
     if (args.lr_factor_tensor.defined()) kernel.lr_tensor = args.lr_factor_tensor * group.lr;
     if (args.found_inf.defined()) kernel.found_inf = args.found_inf;
     cohort.step.add_(1);
@@ -233,7 +234,8 @@ OptimizerState FusedOptimizer::state() const {
   return result;
 }
 
-Cohort FusedOptimizer::restored(std::size_t group, std::vector<std::size_t> members, const OptimizerState& saved) const {
+Cohort FusedOptimizer::restored(std::size_t group, std::vector<std::size_t> members,
+                                const OptimizerState& saved) const {
   Cohort cohort;
   cohort.group = group;
   cohort.members = std::move(members);
@@ -254,7 +256,9 @@ Cohort FusedOptimizer::restored(std::size_t group, std::vector<std::size_t> memb
 }
 
 void FusedOptimizer::load_state(const OptimizerState& saved) {
-  const auto complain = [&](const std::string& what) { throw StateError(type_ + ": " + what + "; nothing was loaded"); };
+  const auto complain = [&](const std::string& what) {
+    throw StateError(type_ + ": " + what + "; nothing was loaded");
+  };
   if (saved.type != type_) complain("the saved state is of " + saved.type);
   if (saved.groups.size() != groups_.size()) {
     complain(c10::str("the saved state has ", saved.groups.size(), " groups, this optimizer ", groups_.size()));

@@ -22,9 +22,10 @@ void TorchOptimizer::step(const StepArgs& args) {
   double factor = args.lr_factor;
   if (args.lr_factor_tensor.defined()) factor = args.lr_factor_tensor.item<double>();
   if (args.found_inf.defined()) {
-    log::warn_once("torch_optimizer.found_inf",
-                   "a torch::optim optimizer cannot skip a step on the device: every step reads a flag on the host; the "
-                   "optimizers of saturate::optim do not");
+    log::warn_once(
+        "torch_optimizer.found_inf",
+        "a torch::optim optimizer cannot skip a step on the device: every step reads a flag on the host; the "
+        "optimizers of saturate::optim do not");
     const at::Tensor flag = args.found_inf.cpu();
     if (*flag.const_data_ptr<float>() != 0) return;
   }

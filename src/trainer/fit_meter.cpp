@@ -22,9 +22,7 @@ at::Tensor total(const std::vector<at::Tensor>& tensors, const at::TensorOptions
 }  // namespace
 
 FitMeter::FitMeter(const FitOptions& options, std::optional<int64_t> windows_per_epoch)
-    : options_(options),
-      windows_per_epoch_(windows_per_epoch),
-      last_loss_(std::numeric_limits<double>::quiet_NaN()) {}
+    : options_(options), windows_per_epoch_(windows_per_epoch), last_loss_(std::numeric_limits<double>::quiet_NaN()) {}
 
 void FitMeter::begin_epoch(int64_t epoch_of_fit) {
   epoch_ = epoch_of_fit;

@@ -116,8 +116,9 @@ Metrics read_metrics(const Count& count, const at::Tensor& sum, const at::Tensor
 
 int64_t batch_size_of(const at::Tensor& first) {
   if (!first.defined() || first.dim() == 0) {
-    throw ConfigError("step: the batch's first input is not a tensor with a batch dimension; inputs(batch) gives a tuple "
-                      "of tensors with the samples along dimension 0");
+    throw ConfigError(
+        "step: the batch's first input is not a tensor with a batch dimension; inputs(batch) gives a tuple "
+        "of tensors with the samples along dimension 0");
   }
   return first.size(0);
 }
@@ -128,8 +129,9 @@ void warn_of_batch_norm(const torch::nn::Module& module, int64_t micro_batches) 
   if (micro_batches == 1) return;
   for (const auto& part : module.modules()) {
     if (part->name().find("BatchNorm") == std::string::npos) continue;
-    log::warn("Accumulate with BatchNorm: its statistics are those of a micro-batch, so a window is not exactly the batch "
-              "it stands for (docs/accumulation.md)");
+    log::warn(
+        "Accumulate with BatchNorm: its statistics are those of a micro-batch, so a window is not exactly the batch "
+        "it stands for (docs/accumulation.md)");
     return;
   }
 }
@@ -150,7 +152,8 @@ void warn_of_strays(const torch::nn::Module& module, const optim::Optimizer& opt
                        " parameters are not the model's; was it made from another model?"));
   }
   if (forgotten > 0) {
-    log::warn(c10::str("Trainer: ", forgotten, " parameters of the model require a gradient but are not the optimizer's; "
+    log::warn(c10::str("Trainer: ", forgotten,
+                       " parameters of the model require a gradient but are not the optimizer's; "
                        "freeze them with requires_grad_(false), which also saves their gradients"));
   }
 }
@@ -159,7 +162,8 @@ void warn_of_strays(const torch::nn::Module& module, const optim::Optimizer& opt
 
 void set_up_model(torch::nn::Module& module, optim::Optimizer& optimizer, c10::Device device, int64_t micro_batches) {
   if (device.is_cuda() && !at::hasCUDA()) {
-    throw ConfigError("Trainer: the device is " + device.str() + ", but there is no GPU here; leave TrainerOptions::device "
+    throw ConfigError("Trainer: the device is " + device.str() +
+                      ", but there is no GPU here; leave TrainerOptions::device "
                       "unset to train where there is one");
   }
   if (micro_batches < 1) {

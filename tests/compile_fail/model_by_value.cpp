@@ -9,6 +9,4 @@ struct Net : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x; }
 };
 
-void train(Net net) {
-  saturate::Trainer trainer(net, saturate::optim::SGD(net.parameters()), saturate::MSE{});
-}
+void train(Net net) { saturate::Trainer trainer(net, saturate::optim::SGD(net.parameters()), saturate::MSE{}); }

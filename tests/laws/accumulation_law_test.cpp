@@ -16,7 +16,8 @@ using support::Mlp;
 namespace {
 
 template <class Loss, class... Policies>
-std::vector<at::Tensor> gradient(const std::vector<Batch>& window, at::ScalarType dtype, Loss loss, Policies... policies) {
+std::vector<at::Tensor> gradient(const std::vector<Batch>& window, at::ScalarType dtype, Loss loss,
+                                 Policies... policies) {
   Mlp net = support::seeded<Mlp>(1, dtype);
   std::vector<at::Tensor> seen;
   st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), loss, support::SpyGradients{&seen},

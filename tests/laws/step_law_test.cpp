@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laws 2 (a skipped step changes nothing), 6 (no hidden host read), 7 (no-op policies cost nothing), 8 (thread-local state
-// is restored).
+// Laws 2 (a skipped step changes nothing), 6 (no hidden host read), 7 (no-op policies cost nothing), 8 (thread-local
+// state is restored).
 #include "saturate/observe/op_counter.hpp"
 #include "saturate/optim/adamw.hpp"
 #include "saturate/optim/sgd.hpp"
@@ -98,7 +98,7 @@ void hand_step(Mlp& net, st::optim::Optimizer& optimizer, const std::vector<Batc
 
 template <class Loss, class... Policies>
 std::pair<std::vector<std::string>, std::vector<std::string>> operators_of(Loss loss, const std::vector<Batch>& window,
-                                                                            Policies... policies) {
+                                                                           Policies... policies) {
   Mlp net = support::seeded(1), hand = support::seeded(1);
   st::Trainer trainer(net, st::optim::AdamW(net->parameters()), loss,
                       st::Accumulate{static_cast<int64_t>(window.size())}, policies...);
@@ -276,10 +276,9 @@ TEST_CASE("law 7: with every axis at its default a step runs the operators of a 
   const Batch whole = support::classes(12, 11);
   const std::vector<Batch> regression{{whole.first, whole.first.narrow(1, 0, 4)}};
   const std::vector<Batch> binary{{whole.first, (whole.first.narrow(1, 0, 4) > 0).to(at::kFloat)}};
-  for (const auto& [ours, by_hand] :
-       {operators_of(st::CrossEntropy{.ignore_index = std::nullopt}, {whole}),
-        operators_of(st::CrossEntropy{.ignore_index = std::nullopt}, window), operators_of(st::MSE{}, regression),
-        operators_of(st::BCEWithLogits{}, binary)}) {
+  for (const auto& [ours, by_hand] : {operators_of(st::CrossEntropy{.ignore_index = std::nullopt}, {whole}),
+                                      operators_of(st::CrossEntropy{.ignore_index = std::nullopt}, window),
+                                      operators_of(st::MSE{}, regression), operators_of(st::BCEWithLogits{}, binary)}) {
     CHECK(by_hand.size() > 20);
     CHECK(ours == by_hand);
   }

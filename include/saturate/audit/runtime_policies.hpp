@@ -86,7 +86,8 @@ struct PolicySettings {
   std::optional<double> clip;
   std::optional<WarmupCosine> cosine;
 
-  /// Reads "bf16,channels_last,accumulate=4,prefetch=1,clip=1.0,warmup_cosine=100:5000,threads=2,keep_pages,torch_adamw".
+  /// Reads
+  /// "bf16,channels_last,accumulate=4,prefetch=1,clip=1.0,warmup_cosine=100:5000,threads=2,keep_pages,torch_adamw".
   /// "" and "none" are the defaults. @throws ConfigError naming the word that is not known, and all that are.
   static PolicySettings parse(std::string_view text);
   /// The same text back, in a fixed order; "none" for the defaults.

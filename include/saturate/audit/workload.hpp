@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns a model, a loss and a source of data into something the audit can measure:
 //
-//   auto workload = audit::make_workload({.name = "my net", .batch_size = 64}, [] { return Net(); }, st::CrossEntropy{}, source);
-//   audit::AuditReport report = audit::Audit(workload, audit::standard_tactics(workload)).run();
+//   auto workload = audit::make_workload({.name = "my net", .batch_size = 64}, [] { return Net(); },
+//   st::CrossEntropy{}, source); audit::AuditReport report = audit::Audit(workload,
+//   audit::standard_tactics(workload)).run();
 //
 // The baseline is what one writes first: float32, LibTorch's AdamW, batches read by the training thread.
 #pragma once
@@ -47,6 +48,8 @@ std::atomic<int64_t>& largest_freed_block();
 int64_t peak_bytes(const MemoryMeter& meter, c10::Device device);
 void note_freed_blocks(const MemoryMeter& meter);
 void wait_for(c10::Device device);
+/// Of LibTorch's generators: the weights that follow.
+void seed(uint64_t value);
 PolicySettings settings_of(const TacticSet& tactics, int64_t batch_size);
 /// @throws ConfigError: batch_size is no multiple of 4, or no name.
 void check(const WorkloadOptions& options);
@@ -128,10 +131,11 @@ class TrainerRunner final : public Runner {
 template <class MakeModel, class Loss, class Source>
 std::unique_ptr<Runner> make_runner(const WorkloadOptions& options, const MakeModel& make_model, const Loss& loss,
                                     const Source& source, const PolicySettings& settings) {
-  torch::manual_seed(options.seed);
+  detail::seed(options.seed);
   auto model = make_model();
   using Model = decltype(model);
-  return std::make_unique<detail::TrainerRunner<Model, Loss, Source>>(std::move(model), loss, source, settings, options);
+  return std::make_unique<detail::TrainerRunner<Model, Loss, Source>>(std::move(model), loss, source, settings,
+                                                                      options);
 }
 
 /// @param make_model gives a new model holder or shared_ptr; the weights are those after torch::manual_seed(seed).

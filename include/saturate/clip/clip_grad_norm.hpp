@@ -23,10 +23,10 @@ struct NoClip {
 static_assert(ClippingPolicy<NoClip>);
 
 /// Scales all gradients by min(1, max_norm / (norm + 1e-6)), norm being the 2-norm over all of them (Pascanu et al.,
-/// "On the difficulty of training recurrent neural networks", 2013), once a window. Works on the device; nothing is read on the host.
-/// The norm is computed in float64 whatever the gradients' dtypes, so that neither four float16 values of 40000 nor
-/// float32 values of 1e20 overflow. A norm that is inf or NaN all the same refuses the step, which then changes nothing.
-/// Works alone: call clip(gradients) after backward and before the optimizer's step.
+/// "On the difficulty of training recurrent neural networks", 2013), once a window. Works on the device; nothing is
+/// read on the host. The norm is computed in float64 whatever the gradients' dtypes, so that neither four float16
+/// values of 40000 nor float32 values of 1e20 overflow. A norm that is inf or NaN all the same refuses the step, which
+/// then changes nothing. Works alone: call clip(gradients) after backward and before the optimizer's step.
 struct ClipGradNorm {
   using axis = saturate::axis::clipping;
 

@@ -16,8 +16,8 @@ struct KeepFormat {
 };
 static_assert(MemoryFormatPolicy<KeepFormat>);
 
-/// NHWC: 4-d parameters (convolution weights) are laid out channels-last once, 4-d inputs on the way in; convolutions then
-/// keep the format by themselves. Optimizer state follows its parameter. Values and shapes do not change.
+/// NHWC: 4-d parameters (convolution weights) are laid out channels-last once, 4-d inputs on the way in; convolutions
+/// then keep the format by themselves. Optimizer state follows its parameter. Values and shapes do not change.
 struct ChannelsLast {
   using axis = saturate::axis::memory_format;
   void convert(torch::nn::Module& module) const;

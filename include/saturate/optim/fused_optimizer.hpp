@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The common part of the optimizers on LibTorch's fused kernels: groups, state by name, parameters that get no gradient.
+// The common part of the optimizers on LibTorch's fused kernels: groups, state by name, parameters that get no
+// gradient.
 #pragma once
 
 #include "saturate/optim/optimizer.hpp"
@@ -25,11 +26,11 @@ struct ParamGroup {
 /// one increment and one kernel call. A part that gets no gradient one day leaves with a step number of its own.
 struct Cohort {
   std::size_t group = 0;
-  std::vector<std::size_t> members;             // indices into FusedOptimizer::parameters()
-  std::vector<at::Tensor> params;               // the members' tensors
-  std::vector<std::vector<at::Tensor>> state;   // one list per name in state_names(), parallel to params
-  at::Tensor step;                              // 0-dim float32 on the device; undefined before the first step
-  std::vector<at::Tensor> steps;                // `step`, once per member: the form the kernels take
+  std::vector<std::size_t> members;            // indices into FusedOptimizer::parameters()
+  std::vector<at::Tensor> params;              // the members' tensors
+  std::vector<std::vector<at::Tensor>> state;  // one list per name in state_names(), parallel to params
+  at::Tensor step;                             // 0-dim float32 on the device; undefined before the first step
+  std::vector<at::Tensor> steps;               // `step`, once per member: the form the kernels take
 };
 
 /// One call of a kernel.
@@ -61,7 +62,8 @@ class FusedOptimizer : public Optimizer {
 
   /// @throws ConfigError no parameters, an undefined one, one on a device or of a dtype without fused kernels, a
   ///   negative or non-finite option.
-  FusedOptimizer(std::string type, std::vector<std::string> state_names, std::vector<ParamGroup> groups, Group defaults);
+  FusedOptimizer(std::string type, std::vector<std::string> state_names, std::vector<ParamGroup> groups,
+                 Group defaults);
 
   virtual void apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) = 0;
   /// Options beside lr and weight decay, for state().

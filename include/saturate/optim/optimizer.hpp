@@ -26,7 +26,7 @@ struct StepArgs {
 
 /// State by parameter name. Tensors are the live ones: clone them to keep a copy while training goes on.
 struct OptimizerState {
-  std::string type;  ///< "AdamW"
+  std::string type;                                                     ///< "AdamW"
   std::map<std::string, std::map<std::string, at::Tensor>> parameters;  ///< every parameter; empty: no step yet
   std::vector<std::map<std::string, double>> groups;                    ///< options of each group ("lr", ...)
 };

@@ -11,8 +11,9 @@ namespace saturate {
 ///   { AutocastScope autocast(torch::kCPU, torch::kBFloat16); loss = loss_fn(net->forward(x), y); }
 ///   loss.backward();
 ///
-/// Scopes nest. Leaving one, by an exception too, brings back enabled, dtype and the weight cache's switch as they were, and leaving the
-/// outermost clears the cache of low-precision weights, which would be stale after the optimizer's step.
+/// Scopes nest. Leaving one, by an exception too, brings back enabled, dtype and the weight cache's switch as they
+/// were, and leaving the outermost clears the cache of low-precision weights, which would be stale after the
+/// optimizer's step.
 class AutocastScope {
  public:
   /// @param enabled false makes a region inside that stays in full precision.

@@ -19,15 +19,17 @@ struct ConstantLr {
 };
 static_assert(SchedulePolicy<ConstantLr>);
 
-/// Linear warm-up, then half a cosine down to `final_factor` (Loshchilov and Hutter, "SGDR", 2017), and that from then on:
+/// Linear warm-up, then half a cosine down to `final_factor` (Loshchilov and Hutter, "SGDR", 2017), and that from then
+/// on:
 ///   step < warmup:  (step + 1) / warmup
 ///   else:           final + (1 - final) * (1 + cos(pi * (step - warmup) / (total - warmup))) / 2
-/// Equal to LinearLR(start_factor = 1 / warmup, total_iters = warmup - 1), then CosineAnnealingLR(T_max = total - warmup).
+/// Equal to LinearLR(start_factor = 1 / warmup, total_iters = warmup - 1), then CosineAnnealingLR(T_max = total -
+/// warmup).
 struct WarmupCosine {
   using axis = saturate::axis::schedule;
 
-  int64_t warmup = 0;       ///< optimizer steps
-  int64_t total = 1;        ///< optimizer steps, warm-up included
+  int64_t warmup = 0;  ///< optimizer steps
+  int64_t total = 1;   ///< optimizer steps, warm-up included
   double final_factor = 0;
 
   double factor(int64_t step) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes an object a callback, and the checks that turn a misspelt or wrongly declared event into a sentence. Free of
-// LibTorch; the events themselves are in events.hpp.
+// What makes an object a callback, and the checks that turn a misspelt or wrongly declared event into a sentence. Free
+// of LibTorch; the events themselves are in events.hpp.
 #pragma once
 
 #include "saturate/policy.hpp"
@@ -20,16 +20,20 @@ struct FitEnd;
 namespace detail {
 
 // "Has a member of that name" (also one with a wrong parameter) apart from "takes the event".
-#define SATURATE_EVENT(name, Event)                                                                        \
-  template <class C>                                                                                       \
-  concept Names_##name = requires { &C::name; };                                                           \
-  template <class C>                                                                                       \
-  concept Takes_##name = requires(C& callback, const Event& event) { callback.name(event); };              \
-  template <class C>                                                                                       \
-  struct Check_##name {                                                                                    \
-    static_assert(!Names_##name<C> || Takes_##name<C>,                                                     \
-                  "saturate: " #name " has the wrong signature; expected `void " #name                     \
-                  "(const saturate::" #Event "&)` (docs/policies.md#events)");                             \
+#define SATURATE_EVENT(name, Event)                                                                               \
+  template <class C>                                                                                              \
+  concept Names_##name = requires {                                                                               \
+    &C::name;                                                                                                     \
+  };                                                                                                              \
+  template <class C>                                                                                              \
+  concept Takes_##name = requires(C & callback, const Event& event) {                                             \
+    callback.name(event);                                                                                         \
+  };                                                                                                              \
+  template <class C>                                                                                              \
+  struct Check_##name {                                                                                           \
+    static_assert(!Names_##name<C> || Takes_##name<C>,                                                            \
+                  "saturate: " #name " has the wrong signature; expected `void " #name "(const saturate::" #Event \
+                  "&)` (docs/policies.md#events)");                                                               \
   };
 
 SATURATE_EVENT(on_fit_begin, FitBegin)
@@ -42,13 +46,11 @@ SATURATE_EVENT(on_fit_end, FitEnd)
 #undef SATURATE_EVENT
 
 template <class C>
-concept NamesAnEvent =
-    Names_on_fit_begin<C> || Names_on_epoch_begin<C> || Names_on_step<C> || Names_on_log<C> || Names_on_evaluate<C> ||
-    Names_on_epoch_end<C> || Names_on_fit_end<C>;
+concept NamesAnEvent = Names_on_fit_begin<C> || Names_on_epoch_begin<C> || Names_on_step<C> || Names_on_log<C> ||
+    Names_on_evaluate<C> || Names_on_epoch_end<C> || Names_on_fit_end<C>;
 template <class C>
-concept TakesAnEvent =
-    Takes_on_fit_begin<C> || Takes_on_epoch_begin<C> || Takes_on_step<C> || Takes_on_log<C> || Takes_on_evaluate<C> ||
-    Takes_on_epoch_end<C> || Takes_on_fit_end<C>;
+concept TakesAnEvent = Takes_on_fit_begin<C> || Takes_on_epoch_begin<C> || Takes_on_step<C> || Takes_on_log<C> ||
+    Takes_on_evaluate<C> || Takes_on_epoch_end<C> || Takes_on_fit_end<C>;
 
 template <class P>
 struct CheckFitsSomewhere {
@@ -61,10 +63,10 @@ struct CheckFitsSomewhere {
 // A type without an axis is a callback. One error per mistake: signatures are checked only when a name fits.
 template <class C>
 struct CheckCallback {
-  using checked = std::integral_constant<
-      std::size_t, sizeof(CheckFitsSomewhere<C>) + sizeof(Check_on_fit_begin<C>) + sizeof(Check_on_epoch_begin<C>) +
-      sizeof(Check_on_step<C>) + sizeof(Check_on_log<C>) + sizeof(Check_on_evaluate<C>) +
-      sizeof(Check_on_epoch_end<C>) + sizeof(Check_on_fit_end<C>)>;
+  using checked = std::integral_constant<std::size_t, sizeof(CheckFitsSomewhere<C>) + sizeof(Check_on_fit_begin<C>) +
+                                                          sizeof(Check_on_epoch_begin<C>) + sizeof(Check_on_step<C>) +
+                                                          sizeof(Check_on_log<C>) + sizeof(Check_on_evaluate<C>) +
+                                                          sizeof(Check_on_epoch_end<C>) + sizeof(Check_on_fit_end<C>)>;
 };
 template <class P>
 struct CheckMember {
@@ -95,7 +97,8 @@ struct CheckPairs {
 template <class... Ps>
 struct CheckPack {
   using checked = std::integral_constant<
-      std::size_t, (sizeof(CheckOnePerAxis<axis::precision, Ps...>) + sizeof(CheckOnePerAxis<axis::accumulation, Ps...>) +
+      std::size_t,
+      (sizeof(CheckOnePerAxis<axis::precision, Ps...>) + sizeof(CheckOnePerAxis<axis::accumulation, Ps...>) +
        sizeof(CheckOnePerAxis<axis::recompute, Ps...>) + sizeof(CheckOnePerAxis<axis::memory_format, Ps...>) +
        sizeof(CheckOnePerAxis<axis::distributed, Ps...>) + sizeof(CheckOnePerAxis<axis::clipping, Ps...>) +
        sizeof(CheckOnePerAxis<axis::schedule, Ps...>) + sizeof(CheckOnePerAxis<axis::averaging, Ps...>) +

@@ -42,8 +42,8 @@ struct EpochBegin {
 /// One window. The tensors live on the device; reading one waits for it.
 struct StepEvent {
   TrainerState& state;
-  at::Tensor loss_sum;   ///< 0-dim, summed over the window's targets
-  at::Tensor count;      ///< 0-dim number of targets; undefined when `host_count` holds it
+  at::Tensor loss_sum;  ///< 0-dim, summed over the window's targets
+  at::Tensor count;     ///< 0-dim number of targets; undefined when `host_count` holds it
   double host_count = 0;
   at::Tensor grad_norm;  ///< 0-dim, before clipping; undefined without clipping
   at::Tensor refused;    ///< 0-dim, 1 when the step was refused; undefined when no step can be
@@ -51,16 +51,16 @@ struct StepEvent {
 
 struct LogEvent {
   TrainerState& state;
-  double loss = 0;              ///< mean over the targets since the last log; NaN when there were none
-  double learning_rate = 0;     ///< of the first parameter group
+  double loss = 0;                  ///< mean over the targets since the last log; NaN when there were none
+  double learning_rate = 0;         ///< of the first parameter group
   std::optional<double> grad_norm;  ///< of the last window
   double samples_per_second = 0;
-  double data_wait_share = 0;   ///< share of wall time spent waiting for the loader, 0 to 1
-  double step_seconds = 0;      ///< mean seconds a window since the last log
-  std::optional<double> eta_seconds;  ///< to the end of fit
+  double data_wait_share = 0;            ///< share of wall time spent waiting for the loader, 0 to 1
+  double step_seconds = 0;               ///< mean seconds a window since the last log
+  std::optional<double> eta_seconds;     ///< to the end of fit
   std::optional<double> epoch_progress;  ///< 0 to 1
-  int64_t refused = 0;          ///< windows refused since the last log
-  int64_t epochs = 0;           ///< of this fit
+  int64_t refused = 0;                   ///< windows refused since the last log
+  int64_t epochs = 0;                    ///< of this fit
 };
 
 /// Results of one evaluation: "loss", and what the loss or the caller measures besides ("accuracy").

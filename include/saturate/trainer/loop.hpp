@@ -32,9 +32,10 @@ concept ModulePointer = requires(Model& model) {
 };
 template <class Model>
 struct CheckModel {
-  static_assert(ModulePointer<Model>,
-                "saturate: the first argument of Trainer is a module holder (TORCH_MODULE) or a std::shared_ptr to a module; "
-                "a module by value would be copied without its buffers (docs/policies.md#models)");
+  static_assert(
+      ModulePointer<Model>,
+      "saturate: the first argument of Trainer is a module holder (TORCH_MODULE) or a std::shared_ptr to a module; "
+      "a module by value would be copied without its buffers (docs/policies.md#models)");
 };
 
 template <class Loss>
@@ -45,7 +46,9 @@ Loss validated(Loss loss) {
 
 template <class Loader>
 std::optional<int64_t> batches_of(Loader& loader) {
-  if constexpr (requires { { loader.batches_per_epoch() } -> std::convertible_to<int64_t>; }) {
+  if constexpr (requires {
+                  { loader.batches_per_epoch() } -> std::convertible_to<int64_t>;
+                }) {
     return loader.batches_per_epoch();
   } else if constexpr (std::ranges::sized_range<Loader>) {
     return static_cast<int64_t>(std::ranges::size(loader));

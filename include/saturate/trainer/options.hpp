@@ -32,11 +32,11 @@ struct FitOptions {
 
 struct FitResult {
   int64_t windows = 0;
-  int64_t steps = 0;    ///< optimizer steps applied
+  int64_t steps = 0;  ///< optimizer steps applied
   int64_t samples = 0;
   double seconds = 0;
   double data_wait_seconds = 0;
-  double loss = 0;      ///< mean over the targets of the last log interval; NaN when nothing was trained
+  double loss = 0;       ///< mean over the targets of the last log interval; NaN when nothing was trained
   bool stopped = false;  ///< a callback or max_windows ended it early
 };
 

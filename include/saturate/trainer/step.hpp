@@ -6,8 +6,8 @@
 #include "saturate/for_each_tensor.hpp"
 #include "saturate/loss.hpp"
 #include "saturate/optim/optimizer.hpp"
-#include "saturate/trainer/policy_set.hpp"
 #include "saturate/trainer/count.hpp"
+#include "saturate/trainer/policy_set.hpp"
 #include "saturate/trainer/step_counter.hpp"
 #include "saturate/trainer/step_support.hpp"
 
@@ -24,8 +24,8 @@ namespace saturate {
 
 /// What one window gave. Tensors stay on the device until somebody asks.
 struct StepResult {
-  at::Tensor loss_sum;  ///< 0-dim, summed over the window's targets
-  Count count;          ///< targets of the window
+  at::Tensor loss_sum;   ///< 0-dim, summed over the window's targets
+  Count count;           ///< targets of the window
   at::Tensor grad_norm;  ///< 0-dim, before clipping; undefined without clipping
   at::Tensor refused;    ///< 0-dim float32, 1: the step was not taken; undefined: it was
   int64_t samples = 0;
@@ -86,9 +86,9 @@ class Step {
 
   template <class Batch>
   auto prepare(const Batch& batch) {
-    auto inputs = std::apply(
-        [](const auto&... input) { return std::tuple<std::remove_cvref_t<decltype(input)>...>(input...); },
-        batch_inputs(batch));
+    auto inputs =
+        std::apply([](const auto&... input) { return std::tuple<std::remove_cvref_t<decltype(input)>...>(input...); },
+                   batch_inputs(batch));
     auto target = batch_target(batch);
     visit_tensors(target, [&](at::Tensor& tensor) { move_to(tensor, device); });
     visit_tensors(inputs, [&](at::Tensor& tensor) {

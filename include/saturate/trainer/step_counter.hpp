@@ -14,9 +14,9 @@
 
 namespace saturate {
 
-/// On the host where it can be: a CPU tensor is host memory, and reading it waits for nobody. For a GPU the number lives
-/// there; the learning rate is then looked up there in a table that the host fills ahead, and the host's own number
-/// lags behind until a copy arrives.
+/// On the host where it can be: a CPU tensor is host memory, and reading it waits for nobody. For a GPU the number
+/// lives there; the learning rate is then looked up there in a table that the host fills ahead, and the host's own
+/// number lags behind until a copy arrives.
 class StepCounter {
  public:
   /// @param on_device keep the number on the device; the default of the Trainer is device.is_cuda().
@@ -41,12 +41,12 @@ class StepCounter {
 
   c10::Device device_;
   bool on_device_;
-  int64_t host_ = 0;       // exact until the device takes over, then a lower bound
-  int64_t unknown_ = 0;    // windows since `host_` was last exact
-  at::Tensor step_;        // 0-dim int64 on the device, once it has taken over
-  at::Tensor table_;       // factors of the steps from table_first_ on, float32 on the device
+  int64_t host_ = 0;     // exact until the device takes over, then a lower bound
+  int64_t unknown_ = 0;  // windows since `host_` was last exact
+  at::Tensor step_;      // 0-dim int64 on the device, once it has taken over
+  at::Tensor table_;     // factors of the steps from table_first_ on, float32 on the device
   int64_t table_first_ = 0;
-  at::Tensor arriving_;    // pinned copy of step_ under way
+  at::Tensor arriving_;  // pinned copy of step_ under way
   int64_t arriving_window_ = 0;
   int64_t window_ = 0;
   std::optional<c10::Event> arrived_;

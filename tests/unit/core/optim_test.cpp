@@ -99,10 +99,11 @@ TEST_CASE("SGD gives Python's values over 50 steps") {
   CHECK(error<SGD>("sgd", SGDOptions{.lr = 0.01}) < 1e-9);
   CHECK(error<SGD>("sgd_momentum", SGDOptions{.lr = 0.01, .momentum = 0.9}) < 1e-9);
   CHECK(error<SGD>("sgd_nesterov", SGDOptions{.lr = 0.01, .momentum = 0.9, .nesterov = true}) < 1e-9);
-  CHECK(error<SGD>("sgd_dampening",
-                   SGDOptions{.lr = 0.01, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1}) < 1e-9);
-  CHECK(error<SGD>("sgd_maximize", SGDOptions{.lr = 0.01, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.1,
-                                              .maximize = true}) < 1e-9);
+  CHECK(error<SGD>("sgd_dampening", SGDOptions{.lr = 0.01, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1}) <
+        1e-9);
+  CHECK(error<SGD>("sgd_maximize",
+                   SGDOptions{.lr = 0.01, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.1, .maximize = true}) <
+        1e-9);
 }
 
 TEST_CASE("WarmupCosine gives Python's LinearLR and CosineAnnealingLR in sequence") {

@@ -255,7 +255,8 @@ TEST_CASE("losses give LibTorch's sums, and count what they sum over") {
   CHECK_THROWS(st::CrossEntropy{.ignore_index = std::nullopt}(output, target));  // -100 is no class
   const auto probabilities = torch::softmax(torch::randn({6, 4}), 1);
   CHECK(st::CrossEntropy{}.count(probabilities).host == 6);
-  CHECK(torch::allclose(st::CrossEntropy{}(output, probabilities) / 6, torch::cross_entropy_loss(output, probabilities)));
+  CHECK(
+      torch::allclose(st::CrossEntropy{}(output, probabilities) / 6, torch::cross_entropy_loss(output, probabilities)));
   CHECK(torch::allclose(st::MSE{}(output, probabilities) / 24, torch::mse_loss(output, probabilities)));
   CHECK(torch::allclose(st::BCEWithLogits{}(output, probabilities) / 24,
                         torch::binary_cross_entropy_with_logits(output, probabilities)));

@@ -124,7 +124,8 @@ TEST_CASE("several inputs, optional ones, tuple outputs and a batch type of one'
   st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.05}), loss, st::Accumulate{2});
   std::vector<Sentence> batches;
   for (int i = 0; i < 5; ++i) {
-    batches.push_back({torch::randn({4, 3}), i % 2 ? std::optional(torch::ones({4, 3})) : std::nullopt, torch::ones({4, 2})});
+    batches.push_back(
+        {torch::randn({4, 3}), i % 2 ? std::optional(torch::ones({4, 3})) : std::nullopt, torch::ones({4, 2})});
   }
   const double before = trainer.evaluate(batches).at("loss");
   trainer.fit(batches, {.epochs = 20});
@@ -186,8 +187,9 @@ TEST_CASE("an exception in training reaches the caller, and callbacks learn of i
 
 TEST_CASE("evaluate: eval mode, no gradients, every target counted once, modes restored") {
   struct DropImpl : torch::nn::Module {
-    DropImpl() : linear(register_module("linear", torch::nn::Linear(6, 4))),
-                 drop(register_module("drop", torch::nn::Dropout(0.5))) {}
+    DropImpl()
+        : linear(register_module("linear", torch::nn::Linear(6, 4))),
+          drop(register_module("drop", torch::nn::Dropout(0.5))) {}
     at::Tensor forward(const at::Tensor& x) { return drop(linear(x)); }
     torch::nn::Linear linear;
     torch::nn::Dropout drop;
@@ -228,7 +230,8 @@ TEST_CASE("settings that cannot work are refused before the model is touched") {
   CHECK_THROWS_MATCHES(make(st::ClipGradNorm{-1}), st::ConfigError, says("max_norm is -1"));
   CHECK_THROWS_MATCHES(make(st::WarmupCosine{.warmup = 9, .total = 3}), st::ConfigError, says("warmup is 9"));
   if (!torch::cuda::is_available()) {
-    CHECK_THROWS_MATCHES(make(st::TrainerOptions{.device = c10::Device(c10::kCUDA, 0)}), st::ConfigError, says("no GPU"));
+    CHECK_THROWS_MATCHES(make(st::TrainerOptions{.device = c10::Device(c10::kCUDA, 0)}), st::ConfigError,
+                         says("no GPU"));
   }
   st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{});
   CHECK_THROWS_MATCHES(trainer.step(std::vector<Batch>{}), st::ConfigError, says("window is empty"));
@@ -237,7 +240,8 @@ TEST_CASE("settings that cannot work are refused before the model is touched") {
   const auto vector_loss = [](const at::Tensor& output, const at::Tensor&) { return output.sum(1); };
   st::Trainer unreduced(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), vector_loss);
   CHECK_THROWS_MATCHES(unreduced.step(five_batches()[0]), st::ConfigError, says("0-dim"));
-  CHECK_THROWS_MATCHES(trainer.step(Batch(torch::tensor(1.0), torch::tensor(1))), st::ConfigError, says("batch dimension"));
+  CHECK_THROWS_MATCHES(trainer.step(Batch(torch::tensor(1.0), torch::tensor(1))), st::ConfigError,
+                       says("batch dimension"));
 }
 
 TEST_CASE("what has no effect or is at odds is warned about") {
@@ -248,7 +252,8 @@ TEST_CASE("what has no effect or is at odds is warned about") {
   CHECK(log.contains("require a gradient but are not the optimizer's"));
   CHECK(log.contains("ChannelsLast has no effect"));
   torch::nn::Sequential with_norm(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4));
-  st::Trainer norm(with_norm, st::optim::SGD(with_norm->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Accumulate{2});
+  st::Trainer norm(with_norm, st::optim::SGD(with_norm->parameters(), {.lr = 0.1}), st::CrossEntropy{},
+                   st::Accumulate{2});
   CHECK(log.contains("Accumulate with BatchNorm"));
   norm.step(support::split(support::classes(8, 1), {4, 4}));
   norm.fit(std::vector<Batch>{});
@@ -274,7 +279,8 @@ TEST_CASE("the log's loss is the mean over targets, finite also around a window 
   REQUIRE(losses.size() == 3);
   for (const double loss : losses) CHECK(std::isfinite(loss));
   CHECK(refused == 1);
-  CHECK(std::abs(losses[0] - torch::cross_entropy_loss(net->forward(batches[0].first), batches[0].second).item<double>()) < 1e-5);
+  CHECK(std::abs(losses[0] -
+                 torch::cross_entropy_loss(net->forward(batches[0].first), batches[0].second).item<double>()) < 1e-5);
 }
 
 TEST_CASE("marks: names of parts, shared ones too, on this thread only and left on exceptions") {
@@ -288,7 +294,9 @@ TEST_CASE("marks: names of parts, shared ones too, on this thread only and left 
     std::string seen;
   };
   struct TiedImpl : torch::nn::Module {
-    TiedImpl() : a(register_module("a", torch::nn::Linear(6, 6))), body(register_module("body", torch::nn::Sequential(a, torch::nn::ReLU()))) {}
+    TiedImpl()
+        : a(register_module("a", torch::nn::Linear(6, 6))),
+          body(register_module("body", torch::nn::Sequential(a, torch::nn::ReLU()))) {}
     at::Tensor forward(const at::Tensor& x) {
       const at::Tensor y = st::call_each(body, st::call(a, x));
       if (y.size(0) == 3) throw std::runtime_error("three");
