@@ -21,10 +21,12 @@ struct LoaderOptions {
 
 /// Totals since the loader was made.
 struct LoaderStats {
-  int64_t batches = 0;           ///< handed over
-  int64_t slot_allocations = 0;  ///< batch-sized blocks of host memory that were allocated; the others were used again
-  double wait_seconds = 0;       ///< the loop waited for a batch (without workers: all reading)
-  double read_seconds = 0;       ///< reading, summed over workers
+  int64_t batches = 0;  ///< handed over
+  /// Batch-sized blocks of host memory that were allocated; the others were used again. Pinned batches do not count:
+  /// LibTorch's cache of pinned memory has them.
+  int64_t slot_allocations = 0;
+  double wait_seconds = 0;  ///< the loop waited for a batch (without workers: all reading)
+  double read_seconds = 0;  ///< reading, summed over workers
 };
 
 }  // namespace saturate::data
