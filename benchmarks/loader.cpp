@@ -17,6 +17,7 @@
 namespace {
 
 constexpr int64_t batch_size = 128;
+constexpr int64_t prefetch = 8;  // batches ahead, for both sides
 
 struct Data {
   at::Tensor images;  // float32 [N, 1, 28, 28]
@@ -59,13 +60,14 @@ void take_round(const std::string& side, Loader& loader, const Data& data, Count
 auto ours(const Data& data, int64_t workers) {
   return saturate::data::PrefetchLoader(
       saturate::data::TensorSource(data.images, data.labels),
-      saturate::data::LoaderOptions{.batch_size = batch_size, .shuffle = true, .workers = workers});
+      saturate::data::LoaderOptions{
+          .batch_size = batch_size, .shuffle = true, .workers = workers, .prefetch = prefetch});
 }
 
 auto theirs(const Data& data, std::size_t workers) {
   return torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
       TorchDataset(data).map(torch::data::transforms::Stack<>()),
-      torch::data::DataLoaderOptions().batch_size(batch_size).workers(workers));
+      torch::data::DataLoaderOptions().batch_size(batch_size).workers(workers).max_jobs(workers == 0 ? 0 : prefetch));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "saturate/optim/adamw.hpp"
 #include "saturate/trainer.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -64,7 +65,7 @@ class TrainerRunner final : public Runner {
                                     .seed = options.seed,
                                     .drop_last = true,
                                     .workers = settings.workers,
-                                    .prefetch = settings.prefetch}),
+                                    .prefetch = std::max(settings.prefetch, settings.accumulate)}),
         accumulate_(settings.accumulate),
         trainer_(model, make_adamw(model->parameters(), options.lr, settings.fused_optimizer), std::move(loss),
                  RuntimePrecision{settings.bf16}, RuntimeMemoryFormat{settings.channels_last},
