@@ -17,7 +17,7 @@ BATCH_SIZE = 128
 def make_loaders(dataset):
     loaders = {}
     for workers in (0, 2):
-        keep = {"num_workers": workers, "persistent_workers": workers > 0}
+        keep = {"num_workers": workers, "persistent_workers": workers > 0, "prefetch_factor": 4 if workers else None}
         loaders[f"default_{workers}"] = DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, **keep)
         sampler = BatchSampler(RandomSampler(dataset), BATCH_SIZE, drop_last=False)
         loaders[f"batched_{workers}"] = DataLoader(dataset, sampler=sampler, batch_size=None, **keep)

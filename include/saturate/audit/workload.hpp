@@ -65,7 +65,7 @@ class TrainerRunner final : public Runner {
                                     .seed = options.seed,
                                     .drop_last = true,
                                     .workers = settings.workers,
-                                    .prefetch = std::max(settings.prefetch, settings.accumulate)}),
+                                    .prefetch = std::max(settings.prefetch, 2 * settings.accumulate)}),
         accumulate_(settings.accumulate),
         trainer_(model, make_adamw(model->parameters(), options.lr, settings.fused_optimizer), std::move(loss),
                  RuntimePrecision{settings.bf16}, RuntimeMemoryFormat{settings.channels_last},
