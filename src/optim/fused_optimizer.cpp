@@ -263,6 +263,11 @@ void FusedOptimizer::load_state(const OptimizerState& saved) {
   if (saved.groups.size() != groups_.size()) {
     complain(c10::str("the saved state has ", saved.groups.size(), " groups, this optimizer ", groups_.size()));
   }
+  for (const auto& group : saved.groups) {
+    for (const char* option : {"lr", "weight_decay"}) {
+      if (!group.contains(option)) complain(c10::str("'", option, "' is missing in a saved group"));
+    }
+  }
   for (const auto& [name, entry] : saved.parameters) {
     if (std::find(names_.begin(), names_.end(), name) == names_.end()) {
       complain("the saved parameter '" + name + "' does not exist here");

@@ -167,6 +167,7 @@ TEST_CASE("state that does not fit is refused, and nothing has changed") {
   refused([](auto& s) { s.parameters["parameter.0"]["exp_avg"] = torch::zeros({4}); }, "exp_avg");
   refused([](auto& s) { s.parameters["parameter.0"].erase("step"); }, "'step'");
   refused([](auto& s) { s.groups.clear(); }, "groups");
+  refused([](auto& s) { s.groups[0].erase("lr"); }, "'lr' is missing");
 }
 
 TEST_CASE("tied parameters are updated once") {
