@@ -4,7 +4,8 @@
     train_cnn.py [--channels-last] [--side NAME] [--batches N] [--data FOLDER]
 
 Conv(1, 32, 3, padding 1) ReLU MaxPool(2), Conv(32, 64, 3, padding 1) ReLU MaxPool(2), Linear(3136, 128) ReLU
-Linear(128, 10); cross entropy; batches of 128, shuffled. A round trains N batches (default: one epoch)."""
+Linear(128, 10); cross entropy; batches of 128, shuffled, fetched whole (BatchSampler, batch_size=None: the DataLoader's
+faster way). A round trains N batches (default: one epoch)."""
 
 import argparse
 import itertools
@@ -12,7 +13,7 @@ import time
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import fashion_mnist
 import rounds
@@ -45,7 +46,9 @@ def main():
     model = make_model().to(memory_format=layout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     criterion = nn.CrossEntropyLoss()
-    batches = endless(DataLoader(TensorDataset(*fashion_mnist.load(options.data)), BATCH_SIZE, shuffle=True))
+    dataset = TensorDataset(*fashion_mnist.load(options.data))
+    sampler = BatchSampler(RandomSampler(dataset), BATCH_SIZE, drop_last=False)
+    batches = endless(DataLoader(dataset, sampler=sampler, batch_size=None))
 
     def take_round(_):
         samples = 0
@@ -59,8 +62,8 @@ def main():
         rounds.print_sample(options.side, time.perf_counter() - start, samples)
 
     settings = "channels_last, " if options.channels_last else ""
-    rounds.print_info(options.side, f"Python torch {torch.__version__} eager, AdamW(fused=True), DataLoader, {settings}"
-                      f"{torch.get_num_threads()} threads")
+    rounds.print_info(options.side, f"Python torch {torch.__version__} eager, AdamW(fused=True), DataLoader by "
+                      f"BatchSampler, {settings}{torch.get_num_threads()} threads")
     rounds.serve_rounds(take_round)
 
 
