@@ -4,6 +4,10 @@
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE ${CMAKE_CXX_COMPILE_OPTIONS_PIC})  # programs too: Clang refuses the header otherwise
 
+# LibTorch's packages are release builds, and without NDEBUG its headers declare members that are not there
+# (RecordFunction::inputs_valid_): what is built here has it in every build type.
+add_compile_definitions($<$<COMPILE_LANGUAGE:CXX>:NDEBUG>)
+
 function(saturate_warnings target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers>)
   if(SATURATE_WERROR)

@@ -4,16 +4,18 @@
 #   --full   also what is labelled full: every header alone, the library by GCC without a precompiled header
 #   --asan   the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   --tsan   the loader's tests under ThreadSanitizer
+#   --small  with --asan: the loader's and the core's tests only
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-preset=ci target=all arguments=()
+preset=ci targets=(all) arguments=()
 for argument in "$@"; do
   case $argument in
-    -h | --help) sed -n 's/^# \?//; 3,6p' "${BASH_SOURCE[0]}"; exit ;;
+    -h | --help) sed -n 's/^# \?//; 3,7p' "${BASH_SOURCE[0]}"; exit ;;
     --full) preset=full ;;
     --asan) preset=asan ;;
-    --tsan) preset=tsan target=test_data arguments+=(-R '^test_data/') ;;
+    --tsan) preset=tsan targets=(test_data) arguments+=(-R '^test_data/') ;;
+    --small) targets=(test_data test_core) arguments+=(-R '^test_(data|core)/') ;;
     *) arguments+=("$argument") ;;
   esac
 done
@@ -21,5 +23,5 @@ done
 scripts/setup.sh
 # shellcheck source=scripts/build.sh
 . scripts/build.sh
-build "$preset" "$target"
+build "$preset" "${targets[@]}"
 ctest --preset "$preset" --no-tests=error "${arguments[@]}"
