@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "saturate/optim/fused_optimizer.hpp"
+#include "saturate/optim/cohort_optimizer.hpp"
 
 #include <vector>
 
@@ -19,17 +19,14 @@ struct SGDOptions {
 
 /// Stochastic gradient descent with momentum (Sutskever et al., "On the importance of initialization and momentum in
 /// deep learning", 2013) on LibTorch's fused kernel.
-class SGD final : public FusedOptimizer {
+class SGD final : public CohortOptimizer {
  public:
-  /// @throws ConfigError a negative option; nesterov without momentum or with dampening; see FusedOptimizer.
+  /// @throws ConfigError a negative option; nesterov without momentum or with dampening; see CohortOptimizer.
   explicit SGD(std::vector<at::Tensor> params, const SGDOptions& options = {});
   explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& options = {});
 
  private:
   void apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) override;
-  std::map<std::string, double> options() const override;
-
-  SGDOptions options_;
 };
 
 }  // namespace saturate::optim

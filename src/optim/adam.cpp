@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "saturate/optim/adam.hpp"
+
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+
+namespace saturate::optim {
+namespace {
+
+using Range = Method::Range;
+
+Method with_choice_of_decay(Method method, bool decoupled) {
+  method.options.push_back({"decoupled_weight_decay", decoupled ? 1.0 : 0.0, Range::flag});
+  return method;
+}
+
+bool decoupled(const KernelArgs& args) {
+  return !args.options.contains("decoupled_weight_decay") || args.flag("decoupled_weight_decay");
+}
+
+}  // namespace
+
+Method Adam::method(std::string type, const AdamOptions& options) {
+  const auto state_names = [](const Options& group) {
+    std::vector<std::string> names{"exp_avg", "exp_avg_sq"};
+    if (group.at("amsgrad") != 0) names.push_back("max_exp_avg_sq");
+    return names;
+  };
+  return {.type = std::move(type),
+          .options = {{"lr", options.lr, Range::not_negative},
+                      {"beta1", options.beta1, Range::below_one},
+                      {"beta2", options.beta2, Range::below_one},
+                      {"eps", options.eps, Range::not_negative},
+                      {"weight_decay", options.weight_decay, Range::not_negative},
+                      {"amsgrad", options.amsgrad ? 1.0 : 0.0, Range::flag},
+                      {"maximize", options.maximize ? 1.0 : 0.0, Range::flag}},
+          .state_names = state_names,
+          .momentum = "beta1"};
+}
+
+Adam::Adam(std::vector<at::Tensor> params, const AdamOptions& options)
+    : Adam(std::vector<ParamGroup>{{.params = std::move(params)}}, options) {}
+
+Adam::Adam(std::vector<ParamGroup> groups, const AdamOptions& options)
+    : Adam(with_choice_of_decay(method("Adam", options), options.decoupled_weight_decay), groups) {}
+
+void Adam::apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
+  const bool amsgrad = args.flag("amsgrad");
+  const at::TensorList largest = amsgrad ? at::TensorList(cohort.state[2]) : at::TensorList();
+  const auto run = [&](const auto& lr) {
+    const auto kernel = [&](auto&& fused) {
+      fused(cohort.params, grads, cohort.state[0], cohort.state[1], largest, cohort.steps, lr, args["beta1"],
+            args["beta2"], args["weight_decay"], args["eps"], amsgrad, args.flag("maximize"), std::nullopt,
+            args.found_inf);
+    };
+    if (decoupled(args)) {
+      kernel([](auto&&... x) { at::_fused_adamw_(x...); });
+    } else {
+      kernel([](auto&&... x) { at::_fused_adam_(x...); });
+    }
+  };
+  if (args.lr_tensor.defined()) {
+    run(args.lr_tensor);
+  } else {
+    run(args.lr);
+  }
+}
+
+}  // namespace saturate::optim
