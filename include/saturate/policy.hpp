@@ -34,6 +34,7 @@ struct distributed {};    ///< what ranks do together
 struct clipping {};       ///< what happens to gradients before the step
 struct schedule {};       ///< the learning rate over steps
 struct averaging {};      ///< averages of the weights
+struct guard {};          ///< what watches for values that are not finite
 struct capture {};        ///< how the step is launched
 struct options {};        ///< TrainerOptions
 }  // namespace axis
@@ -46,8 +47,9 @@ struct Excludes {};
 // Contracts --------------------------------------------------------------------------------------------------------
 
 /// `auto scope(c10::DeviceType device) const`: an object whose life spans forward and the loss (an AutocastScope).
-/// A policy that scales gradients has besides: root_scale(), unscale(gradients), after_step(found_inf); see
-/// ScalesGradients.
+/// Besides, where it has them: `auto window_scope() const` spans forward and backward of a whole window;
+/// `void after_window()`; and a policy that scales gradients has root_scale(), unscale(gradients) and
+/// after_step(found_inf, idle), see ScalesGradients.
 template <class P>
 concept PrecisionPolicy = requires(const P& policy, c10::DeviceType device) {
   policy.scope(device);
@@ -83,7 +85,9 @@ concept DistributedPolicy = requires(P& policy, at::Tensor& tensor, double& coun
   policy.reduce_count(count, tensor);
 };
 
-/// `auto clip(std::vector<at::Tensor>& gradients) const`: a ClipResult {norm, refused}; works on the device.
+/// `auto clip(std::vector<at::Tensor>& gradients)`, or with a second parameter `const ClipContext&`: a ClipResult {norm,
+/// refused}; works on the device. Where it has `void after_step(const at::Tensor& refused)`, that is called once it is
+/// known whether the step was taken.
 template <class P>
 concept ClippingPolicy = requires {
   &P::clip;
@@ -102,19 +106,29 @@ concept AveragingPolicy = requires(P& policy, const at::Tensor& refused) {
   policy.update(refused);
 };
 
+/// `void begin()` before a window, `at::Tensor check(loss_sum, grad_norm, found_inf)` after its backward: 0-dim float32,
+/// 1: refuse the step; and `void end(WindowReplay)` after the step, with what runs the window again.
+template <class P>
+concept GuardPolicy = requires(P& policy, const at::Tensor& tensor) {
+  policy.begin();
+  policy.check(tensor, tensor, tensor);
+  &P::end;
+};
+
 /// `void run(Callable)`: calls it, or replays what an earlier call recorded.
 template <class P>
 concept CapturePolicy = requires(P& policy, void (*step)()) {
   policy.run(step);
 };
 
-/// The part of a precision policy that scales: the step multiplies the root gradient by root_scale() (0-dim, undefined
-/// for 1), calls unscale(gradients), which gives 0-dim found_inf (undefined: cannot happen), and after_step(found_inf).
+/// The part of a precision policy that scales: the step multiplies the root gradient by root_scale() (0-dim), calls
+/// unscale(gradients), which gives 0-dim found_inf, and then after_step(found_inf, idle); idle (undefined or 0-dim
+/// float32) is 1 when the window had no targets.
 template <class P>
-concept ScalesGradients = requires(P& policy, const at::Tensor& found_inf) {
+concept ScalesGradients = requires(P& policy, const at::Tensor& flag) {
   &P::root_scale;
   &P::unscale;
-  policy.after_step(found_inf);
+  policy.after_step(flag, flag);
 };
 
 namespace detail {
@@ -189,6 +203,12 @@ struct CheckAveraging {
                 "(docs/policies.md#averaging)");
 };
 template <class P>
+struct CheckGuard {
+  static_assert(GuardPolicy<P>,
+                "saturate: a guard policy needs begin(), check(loss_sum, grad_norm, found_inf) and end(WindowReplay) "
+                "(docs/policies.md#guard)");
+};
+template <class P>
 struct CheckCapture {
   static_assert(CapturePolicy<P>, "saturate: a capture policy needs `void run(Callable)` (docs/policies.md#capture)");
 };
@@ -221,7 +241,7 @@ using Contract = typename FindContract<
     ContractOf<axis::recompute, CheckRecompute>, ContractOf<axis::memory_format, CheckMemoryFormat>,
     ContractOf<axis::distributed, CheckDistributed>, ContractOf<axis::clipping, CheckClipping>,
     ContractOf<axis::schedule, CheckSchedule>, ContractOf<axis::averaging, CheckAveraging>,
-    ContractOf<axis::capture, CheckCapture>, ContractOf<axis::options, CheckOptions>, void>::type;
+    ContractOf<axis::guard, CheckGuard>, ContractOf<axis::capture, CheckCapture>, ContractOf<axis::options, CheckOptions>, void>::type;
 
 // Pairs that cannot work together.
 template <class P, class Q>

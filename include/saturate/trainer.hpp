@@ -92,6 +92,11 @@ class Trainer {
   Model& model() { return step_.model; }
   optim::Optimizer& optimizer() { return *step_.optimizer; }
   c10::Device device() const { return step_.device; }
+  /// The policy or callback of type P that the Trainer holds: trainer.policy<st::Fp16>().scaler().
+  template <class P>
+  P& policy() {
+    return step_.policies.template find<P>();
+  }
   /// Names of the model's parts, for marks::Scope.
   const std::shared_ptr<const marks::Names>& names() const { return names_; }
   /// Learning rate of the coming step, first group.
