@@ -3,7 +3,6 @@
 
 #include "saturate/error.hpp"
 
-#include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -26,12 +25,6 @@ namespace saturate::detail {
 namespace {
 
 std::atomic<NanTracer*> active_tracer = nullptr;
-
-struct Node {
-  std::string name;
-  int64_t sequence_number;
-};
-thread_local std::vector<Node> nodes;  // backward nodes that this thread is in
 
 // Looking at a tensor runs operators: unseen, without autograd, and without autocast.
 struct Unseen {
@@ -135,21 +128,19 @@ struct TracerCallbacks {
     const bool new_nan = out.nan && !in.nan;
     const bool new_inf = out.inf && !in.inf && !in.nan && !context->excused;
     if (!new_nan && !new_inf) return;
-    const bool backward = !nodes.empty();
+    const BackwardNode* node = BackwardNodes::innermost();
     const std::lock_guard lock(tracer->mutex_);
     if (tracer->first_) return;
-    tracer->first_ = {.module = backward ? tracer->module_at(nodes.back().sequence_number)
-                                         : (tracer->inside_.empty() ? std::string() : tracer->inside_.back()),
+    tracer->first_ = {.module = tracer->parts_.current(),
                       .op = op.name(),
-                      .node = backward ? nodes.back().name : std::string(),
+                      .node = node == nullptr ? std::string() : node->name,
                       .dtype = out.dtype,
-                      .backward = backward,
+                      .backward = node != nullptr,
                       .input_min = in.min,
                       .input_max = in.max};
   }
 
   static std::unique_ptr<at::ObserverContext> node_begins(const at::RecordFunction& node) {
-    nodes.push_back({node.name(), node.seqNr()});
     NanTracer* tracer = active_tracer;
     if (tracer == nullptr) return nullptr;
     {
@@ -160,7 +151,7 @@ struct TracerCallbacks {
     const Values in = look_at(node.inputs(), /*range=*/true);
     if (!in.nan && !in.inf) return nullptr;
     const std::lock_guard lock(tracer->mutex_);
-    tracer->receiver_ = {.module = tracer->module_at(node.seqNr()),
+    tracer->receiver_ = {.module = tracer->parts_.owner_of(node.seqNr()),
                          .op = {},
                          .node = node.name(),
                          .dtype = in.dtype,
@@ -168,10 +159,6 @@ struct TracerCallbacks {
                          .input_min = in.min,
                          .input_max = in.max};
     return nullptr;
-  }
-
-  static void node_ends(const at::RecordFunction&, at::ObserverContext*) {
-    if (!nodes.empty()) nodes.pop_back();
   }
 };
 
@@ -186,7 +173,7 @@ NanTracer::NanTracer() {
           .needsOutputs(true)
           .scopes({at::RecordScope::FUNCTION})));
   handles_.push_back(at::addGlobalCallback(
-      at::RecordFunctionCallback(&TracerCallbacks::node_begins, &TracerCallbacks::node_ends)
+      at::RecordFunctionCallback(&TracerCallbacks::node_begins)
           .needsInputs(true)
           .scopes({at::RecordScope::BACKWARD_FUNCTION})));
 }
@@ -194,23 +181,6 @@ NanTracer::NanTracer() {
 NanTracer::~NanTracer() {
   active_tracer = nullptr;
   for (const auto handle : handles_) at::removeCallback(handle);
-}
-
-void NanTracer::enter(const std::vector<std::string>& names, const torch::nn::Module&) {
-  const std::lock_guard lock(mutex_);
-  inside_.push_back(names.front());
-  parts_[static_cast<int64_t>(at::sequence_number::peek())] = inside_.back();
-}
-
-void NanTracer::leave(const std::vector<std::string>&, const torch::nn::Module&) noexcept {
-  const std::lock_guard lock(mutex_);
-  inside_.pop_back();
-  parts_[static_cast<int64_t>(at::sequence_number::peek())] = inside_.empty() ? std::string() : inside_.back();
-}
-
-std::string NanTracer::module_at(int64_t sequence_number) const {
-  auto after = parts_.upper_bound(sequence_number);
-  return after == parts_.begin() ? std::string() : std::prev(after)->second;
 }
 
 }  // namespace saturate::detail

@@ -2,14 +2,13 @@
 // Observes every operator of a forward and backward pass for the first that gives NaN or inf from inputs that had none.
 #pragma once
 
+#include "part_tracker.hpp"
 #include "saturate/marks.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -29,8 +28,12 @@ class NanTracer final : public marks::Observer {
   NanTracer();
   ~NanTracer() override;
 
-  void enter(const std::vector<std::string>& names, const torch::nn::Module& module) override;
-  void leave(const std::vector<std::string>& names, const torch::nn::Module& module) noexcept override;
+  void enter(const std::vector<std::string>& names, const torch::nn::Module& module) override {
+    parts_.enter(names, module);
+  }
+  void leave(const std::vector<std::string>& names, const torch::nn::Module& module) noexcept override {
+    parts_.leave(names, module);
+  }
 
   const std::optional<NonFiniteOrigin>& first() const { return first_; }
   /// The first backward node whose incoming gradient was not finite already, where no operator was seen making it.
@@ -38,12 +41,10 @@ class NanTracer final : public marks::Observer {
 
  private:
   friend struct TracerCallbacks;
-  std::string module_at(int64_t sequence_number) const;
 
   mutable std::mutex mutex_;
-  // Autograd numbers its nodes as they are made: the part that was being run from each number on.
-  std::map<int64_t, std::string> parts_;
-  std::vector<std::string> inside_;
+  PartTracker parts_;
+  BackwardNodes nodes_;
   std::optional<NonFiniteOrigin> first_, receiver_;
   std::vector<at::CallbackHandle> handles_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP32 islands and TF32.
+// FP32 islands, TF32, and the report of what precision each product ran in.
 #include "saturate/error.hpp"
+#include "saturate/observe/gemm_precision.hpp"
 #include "saturate/optim/sgd.hpp"
 #include "saturate/precision/precision.hpp"
 #include "saturate/trainer.hpp"
@@ -11,6 +12,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <set>
 
 namespace st = saturate;
 using Catch::Matchers::ContainsSubstring;
@@ -185,4 +188,36 @@ TEST_CASE("TF32's switches are on inside the scope, and as they were after it, e
   CHECK_FALSE(context.allowTF32CuBLAS());
   CHECK_THROWS(trainer.step(support::classes(3, 1)));
   CHECK_FALSE(context.allowTF32CuBLAS());
+}
+
+TEST_CASE("the report says in which precision each product really ran, by part and direction") {
+  const auto uses = [](auto precision) {
+    Net net = support::seeded<Net>(1);
+    st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, std::move(precision));
+    const st::GemmPrecision report(*net);
+    trainer.step(support::classes(8, 1));
+    CHECK(report.table().find("first.linear") != std::string::npos);
+    return report.uses();
+  };
+  const auto precisions = [](const std::vector<st::GemmUse>& all, const std::string& module, bool backward) {
+    std::set<std::string> result;
+    for (const auto& use : all) {
+      if (use.module == module && use.backward == backward) result.insert(use.precision);
+    }
+    return result;
+  };
+  using Set = std::set<std::string>;
+  const auto mixed = uses(st::Bf16{}.keep_fp32("norm1"));
+  for (const bool backward : {false, true}) {
+    CHECK(precisions(mixed, "first.linear", backward) == Set{"bfloat16"});
+    CHECK(precisions(mixed, "norm1.linear", backward) == Set{"float32"});
+    CHECK(precisions(mixed, "last.linear", backward) == Set{"bfloat16"});
+    CHECK(precisions(mixed, "", backward) == Set{"bfloat16"});  // the part without a mark
+  }
+  const auto plain = uses(st::Fp32{});
+  CHECK(precisions(plain, "first.linear", false) == Set{"float32"});
+  CHECK(precisions(uses(st::Fp16{}), "first.linear", true) == Set{"float16"});
+  int64_t forward_calls = 0;
+  for (const auto& use : plain) forward_calls += use.backward ? 0 : use.calls;
+  CHECK(forward_calls == 4);  // one a layer: what runs inside one another counts once
 }
