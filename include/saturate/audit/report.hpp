@@ -11,6 +11,7 @@
 
 #include "saturate/audit/judge.hpp"
 #include "saturate/audit/machine.hpp"
+#include "saturate/schedule/schedule_curve.hpp"
 
 namespace saturate::audit {
 
@@ -68,6 +69,7 @@ struct AuditReport {
   std::vector<BatchPoint> batch_curve;
   std::vector<TacticResult> tactics;
   std::optional<TacticResult> together;  ///< when at least two paid
+  std::optional<LrCurve> lr_curve;       ///< of the schedule that is meant to be trained with; plotted when given
   Recommendation recommendation;
 
   const TacticResult* find(std::string_view id) const;
