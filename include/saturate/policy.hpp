@@ -121,8 +121,9 @@ concept CapturePolicy = requires(P& policy, void (*step)()) {
   policy.run(step);
 };
 
-/// The part of a precision policy that scales: the step multiplies the root gradient by root_scale() (0-dim), calls
-/// unscale(gradients), which gives 0-dim found_inf, and then after_step(found_inf, idle); idle (undefined or 0-dim
+/// The part of a precision policy that scales: the step multiplies the root gradient by root_scale() (0-dim;
+/// undefined: 1), calls unscale(gradients), which gives 0-dim found_inf (undefined: cannot happen), and with one
+/// after_step(found_inf, idle); idle (undefined or 0-dim
 /// float32) is 1 when the window had no targets.
 template <class P>
 concept ScalesGradients = requires(P& policy, const at::Tensor& flag) {

@@ -68,9 +68,9 @@ class TrainerRunner final : public Runner {
                                     .prefetch = std::max(settings.prefetch, 2 * settings.accumulate)}),
         accumulate_(settings.accumulate),
         trainer_(model, make_adamw(model->parameters(), options.lr, settings.fused_optimizer), std::move(loss),
-                 RuntimePrecision{settings.bf16}, RuntimeMemoryFormat{settings.channels_last},
-                 Accumulate{settings.accumulate}, RuntimeClip{settings.clip}, RuntimeSchedule{settings.cosine},
-                 TrainerOptions{.device = options.device}) {}
+                 RuntimePrecision(settings.precision), RuntimeMemoryFormat{settings.channels_last},
+                 Accumulate{settings.accumulate}, RuntimeClip(settings.clip), RuntimeSchedule{settings.cosine},
+                 RuntimeAverage(settings.ema), TrainerOptions{.device = options.device}) {}
 
   RoundResult run(int64_t steps) override {
     const MemoryMeter meter;
@@ -120,7 +120,8 @@ class TrainerRunner final : public Runner {
 
   Loader loader_;
   int64_t accumulate_;
-  Trainer<Model, Loss, RuntimePrecision, RuntimeMemoryFormat, Accumulate, RuntimeClip, RuntimeSchedule, TrainerOptions>
+  Trainer<Model, Loss, RuntimePrecision, RuntimeMemoryFormat, Accumulate, RuntimeClip, RuntimeSchedule, RuntimeAverage,
+          TrainerOptions>
       trainer_;
   std::optional<saturate::detail::Windows<Loader>> windows_;
   std::vector<typename Loader::batch_type> window_;

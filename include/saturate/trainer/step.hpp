@@ -190,7 +190,7 @@ class Step {
       optimizer->step(args);
     }
     if constexpr (Policies::scales_gradients) {
-      if (!nothing) policies.precision().after_step(found_inf, empty);
+      if (!nothing && found_inf.defined()) policies.precision().after_step(found_inf, empty);
     }
     if constexpr (requires { policies.clipping().after_step(result.refused); }) {
       if (!nothing) policies.clipping().after_step(result.refused);
@@ -207,7 +207,7 @@ class Step {
     if (divides_later_) divide(list.gradients, result.count);
     if constexpr (Policies::scales_gradients) {
       found_inf = policies.precision().unscale(list.gradients);
-      policies.distributed().agree(found_inf);
+      if (found_inf.defined()) policies.distributed().agree(found_inf);
       refuse(result.refused, found_inf);
     }
     if constexpr (Policies::clips) {
