@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/optim/sgd.hpp"
 
+#include "foreach.hpp"
+
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/where.h>
 #include <c10/util/StringUtil.h>
@@ -49,17 +53,27 @@ void prime_buffers(Cohort& cohort, at::TensorList grads, const KernelArgs& args)
   }
 }
 
-}  // namespace
+// LibTorch 2.11's fused kernel is wrong for half precision on the CPU: it leaves out the parameters of every whole
+// vector and writes what it finds beyond them into the momentum (pytorch#191763).
+bool fused_kernel_is_right(const Cohort& cohort) {
+  const at::ScalarType dtype = cohort.params[0].scalar_type();
+  return !cohort.params[0].is_cpu() || dtype == at::kFloat || dtype == at::kDouble;
+}
 
-SGD::SGD(std::vector<at::Tensor> params, const SGDOptions& options)
-    : SGD(std::vector<ParamGroup>{{.params = std::move(params)}}, options) {}
+void run_foreach(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
+  std::vector<at::Tensor> step = foreach::descent(cohort, grads, args, args["weight_decay"]);
+  if (!cohort.state.empty()) {
+    const auto& buffer = cohort.state[0];
+    at::_foreach_mul_(buffer, args["momentum"]);
+    at::_foreach_add_(buffer, step, 1 - args["dampening"]);
+    step = args.flag("nesterov") ? at::_foreach_add(step, buffer, args["momentum"]) : buffer;
+  }
+  foreach
+    ::subtract(cohort.params, step, args);
+}
 
-SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& options) : CohortOptimizer(method(options), groups) {}
-
-void SGD::apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
-  const bool has_momentum = !cohort.state.empty();
-  if (has_momentum && args["dampening"] != 0) prime_buffers(cohort, grads, args);
-  const at::TensorList buffers = has_momentum ? at::TensorList(cohort.state[0]) : at::TensorList();
+void run_fused(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
+  const at::TensorList buffers = cohort.state.empty() ? at::TensorList() : at::TensorList(cohort.state[0]);
   const auto run = [&](const auto& lr) {
     at::_fused_sgd_(cohort.params, grads, buffers, args["weight_decay"], args["momentum"], lr, args["dampening"],
                     args.flag("nesterov"), args.flag("maximize"), /*is_first_step=*/false, std::nullopt,
@@ -70,6 +84,22 @@ void SGD::apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
   } else {
     run(args.lr);
   }
+}
+
+}  // namespace
+
+SGD::SGD(std::vector<at::Tensor> params, const SGDOptions& options)
+    : SGD(std::vector<ParamGroup>{{.params = std::move(params)}}, options) {}
+
+SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& options) : CohortOptimizer(method(options), groups) {}
+
+void SGD::apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
+  const bool fused = fused_kernel_is_right(cohort);
+  foreach
+    ::Gate gate(cohort, fused ? KernelArgs{} : args);
+  if (!cohort.state.empty() && args["dampening"] != 0) prime_buffers(cohort, grads, args);
+  fused ? run_fused(cohort, grads, args) : run_foreach(cohort, grads, args);
+  gate.close();
 }
 
 }  // namespace saturate::optim

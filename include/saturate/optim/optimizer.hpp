@@ -23,8 +23,8 @@ struct StepArgs {
   /// 0-dim float32 on the parameters' device, 0 or 1: with 1 the step changes nothing, bit for bit. Undefined: the step
   /// is taken.
   at::Tensor found_inf;
-  /// Replaces every group's momentum (beta1 where the method calls it that); a one-cycle schedule gives it. An optimizer
-  /// without momentum takes no notice.
+  /// Replaces every group's momentum (beta1 where the method calls it that); a one-cycle schedule gives it. An
+  /// optimizer without momentum takes no notice.
   std::optional<double> momentum;
 };
 

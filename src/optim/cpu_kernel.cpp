@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu_kernel.hpp"
+
+#include <ATen/TensorIterator.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace saturate::optim::cpu {
+namespace {
+
+constexpr int64_t slot = 1024;       // elements that are dealt out together
+constexpr int64_t least_slots = 16;  // of one thread
+
+// at::parallel_for is a template that needs OpenMP in this library too, whose runtime need not be LibTorch's.
+// TensorIterator's loop is compiled inside LibTorch and runs on its threads: here over a byte a slot, never touched.
+void parallel(int64_t slots, c10::function_ref<void(int64_t begin, int64_t end)> work) {
+  const at::Tensor bytes = at::empty({slots}, at::kByte);
+  auto iterator = at::TensorIteratorConfig()
+                      .set_check_mem_overlap(false)
+                      .check_all_same_dtype(false)
+                      .resize_outputs(false)
+                      .declare_static_shape({slots})
+                      .add_output(bytes)
+                      .build();
+  const char* first = static_cast<const char*>(bytes.const_data_ptr());
+  iterator.for_each(
+      [&](char** data, const int64_t*, int64_t size) {
+        const int64_t begin = data[0] - first;
+        work(begin, begin + size);
+      },
+      least_slots);
+}
+
+}  // namespace
+
+Blocks::Blocks(at::TensorList tensors) {
+  start_.reserve(tensors.size() + 1);
+  first_block_.reserve(tensors.size() + 1);
+  start_.push_back(0);
+  first_block_.push_back(0);
+  for (const at::Tensor& tensor : tensors) {
+    const int64_t numel = tensor.numel();
+    start_.push_back(start_.back() + numel);
+    first_block_.push_back(first_block_.back() + static_cast<std::size_t>((numel + block_size - 1) / block_size));
+  }
+}
+
+void Blocks::run(c10::function_ref<void(const Block&)> work) const {
+  const int64_t total = start_.back();
+  if (total == 0) return;
+  // A block belongs to the thread in whose share it begins.
+  parallel((total + slot - 1) / slot, [&](int64_t begin_slot, int64_t end_slot) {
+    const int64_t begin = begin_slot * slot, end = std::min(end_slot * slot, total);
+    std::size_t tensor =
+        static_cast<std::size_t>(std::upper_bound(start_.begin(), start_.end(), begin) - start_.begin() - 1);
+    int64_t offset = (begin - start_[tensor] + block_size - 1) / block_size * block_size;
+    for (; tensor + 1 < start_.size() && start_[tensor] < end; ++tensor, offset = 0) {
+      const int64_t numel = start_[tensor + 1] - start_[tensor];
+      for (; offset < numel && start_[tensor] + offset < end; offset += block_size) {
+        work({tensor, offset, std::min(block_size, numel - offset),
+              first_block_[tensor] + static_cast<std::size_t>(offset / block_size)});
+      }
+    }
+  });
+}
+
+std::vector<double> Blocks::per_tensor(const std::vector<double>& per_block) const {
+  std::vector<double> sums(first_block_.size() - 1);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    for (std::size_t b = first_block_[i]; b < first_block_[i + 1]; ++b) sums[i] += per_block[b];
+  }
+  return sums;
+}
+
+bool serves(const Cohort& cohort) {
+  const at::Tensor& param = cohort.params[0];
+  return param.is_cpu() && (param.scalar_type() == at::kFloat || param.scalar_type() == at::kDouble);
+}
+
+bool refused(const KernelArgs& args) { return args.found_inf && *args.found_inf->const_data_ptr<float>() != 0; }
+
+double step_number(const Cohort& cohort) { return *cohort.step.const_data_ptr<float>(); }
+
+}  // namespace saturate::optim::cpu
