@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "averaging_rule.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp_max.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/floor_divide.h>
