@@ -42,6 +42,9 @@ class Trainer {
               c10::Device(c10::kCPU)) {
     const auto wanted = step_.policies.options().device;
     const c10::Device device = wanted ? *wanted : detail::default_device();
+    if constexpr (requires { step_.policies.schedule().check_groups(std::size_t{}); }) {
+      step_.policies.schedule().check_groups(detail::group_count(*step_.optimizer));
+    }
     detail::set_up_model(module(), *step_.optimizer, device, step_.policies.accumulation().micro_batches());
     step_.policies.memory_format().convert(module());
     step_.device = device;

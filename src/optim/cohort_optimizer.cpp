@@ -212,7 +212,9 @@ KernelArgs CohortOptimizer::kernel_args(const Cohort& cohort, const StepArgs& ar
   KernelArgs kernel;
   kernel.options = groups_[cohort.group];
   double factor = args.lr_factor;
-  if (args.lr_factor_tensor.defined()) {
+  if (!args.group_lr_factors.empty()) {
+    factor = args.group_lr_factors[cohort.group];
+  } else if (args.lr_factor_tensor.defined()) {
     if (args.lr_factor_tensor.is_cpu()) {
       factor = *args.lr_factor_tensor.const_data_ptr<float>();
     } else {
@@ -228,6 +230,10 @@ KernelArgs CohortOptimizer::kernel_args(const Cohort& cohort, const StepArgs& ar
 }
 
 void CohortOptimizer::step(const StepArgs& args) {
+  if (!args.group_lr_factors.empty() && args.group_lr_factors.size() != groups_.size()) {
+    throw ConfigError(c10::str(method_.type, ": ", args.group_lr_factors.size(), " learning-rate factors for ",
+                               groups_.size(), " groups; give one a group"));
+  }
   check_gradients();
   check_momentum(args);
   const c10::AutoGradMode no_grad(false);

@@ -8,6 +8,48 @@
 namespace saturate::optim::loops {
 namespace {
 
+template <class T, bool amsgrad>
+void adam_loop(const Adam<T>& c, int64_t n, T* __restrict p, const T* __restrict grad, T* __restrict exp_avg,
+               T* __restrict exp_avg_sq, T* __restrict largest) {
+  for (int64_t i = 0; i < n; ++i) {
+    const T g = c.sign * grad[i] + c.coupled_decay * p[i];
+    const T m = exp_avg[i] + c.one_minus_beta1 * (g - exp_avg[i]);
+    T v = c.beta2 * exp_avg_sq[i] + c.one_minus_beta2 * (g * g);
+    exp_avg[i] = m;
+    exp_avg_sq[i] = v;
+    if constexpr (amsgrad) {
+      v = largest[i] > v ? largest[i] : v;
+      largest[i] = v;
+    }
+    p[i] = c.shrink * p[i] - c.step * m / (c.correction2 * std::sqrt(v) + c.eps);
+  }
+}
+
+template <class T>
+void adagrad_loop(const Adagrad<T>& c, int64_t n, T* __restrict p, const T* __restrict grad, T* __restrict sum) {
+  for (int64_t i = 0; i < n; ++i) {
+    const T g = c.sign * grad[i] + c.weight_decay * p[i];
+    const T total = sum[i] + g * g;
+    sum[i] = total;
+    p[i] -= c.lr * g / (std::sqrt(total) + c.eps);
+  }
+}
+
+template <class T, bool nesterov>
+void sgd_loop(const SGD<T>& c, int64_t n, T* __restrict p, const T* __restrict grad, T* __restrict buffer) {
+  for (int64_t i = 0; i < n; ++i) {
+    const T g = c.sign * grad[i] + c.weight_decay * p[i];
+    const T m = c.momentum * buffer[i] + c.one_minus_dampening * g;
+    buffer[i] = m;
+    p[i] -= c.lr * (nesterov ? g + c.momentum * m : m);
+  }
+}
+
+template <class T>
+void sgd_loop(const SGD<T>& c, int64_t n, T* __restrict p, const T* __restrict grad) {
+  for (int64_t i = 0; i < n; ++i) p[i] -= c.lr * (c.sign * grad[i] + c.weight_decay * p[i]);
+}
+
 template <class T, bool centered, bool has_momentum>
 void rmsprop_loop(const RMSprop<T>& c, int64_t n, T* __restrict p, const T* __restrict grad, T* __restrict square_avg,
                   T* __restrict grad_avg, T* __restrict buffer) {
@@ -95,6 +137,23 @@ constexpr int64_t piece = 512;  // LAMB's directions of so many elements stay in
 }  // namespace
 
 template <class T>
+void adam(const Adam<T>& c, int64_t n, T* p, const T* grad, T* exp_avg, T* exp_avg_sq, T* largest) {
+  if (largest != nullptr) return adam_loop<T, true>(c, n, p, grad, exp_avg, exp_avg_sq, largest);
+  adam_loop<T, false>(c, n, p, grad, exp_avg, exp_avg_sq, largest);
+}
+
+template <class T>
+void adagrad(const Adagrad<T>& c, int64_t n, T* p, const T* grad, T* sum) {
+  adagrad_loop(c, n, p, grad, sum);
+}
+
+template <class T>
+void sgd(const SGD<T>& c, int64_t n, T* p, const T* grad, T* buffer) {
+  if (buffer == nullptr) return sgd_loop(c, n, p, grad);
+  c.nesterov ? sgd_loop<T, true>(c, n, p, grad, buffer) : sgd_loop<T, false>(c, n, p, grad, buffer);
+}
+
+template <class T>
 void rmsprop(const RMSprop<T>& c, int64_t n, T* p, const T* grad, T* square_avg, T* grad_avg, T* buffer) {
   const bool centered = grad_avg != nullptr, has_momentum = buffer != nullptr;
   if (centered && has_momentum) return rmsprop_loop<T, true, true>(c, n, p, grad, square_avg, grad_avg, buffer);
@@ -165,6 +224,12 @@ void round_at_random(int64_t n, const float* from, uint16_t* to, uint64_t key, u
   }
 }
 
+template void adam(const Adam<float>&, int64_t, float*, const float*, float*, float*, float*);
+template void adam(const Adam<double>&, int64_t, double*, const double*, double*, double*, double*);
+template void adagrad(const Adagrad<float>&, int64_t, float*, const float*, float*);
+template void adagrad(const Adagrad<double>&, int64_t, double*, const double*, double*);
+template void sgd(const SGD<float>&, int64_t, float*, const float*, float*);
+template void sgd(const SGD<double>&, int64_t, double*, const double*, double*);
 template void rmsprop(const RMSprop<float>&, int64_t, float*, const float*, float*, float*, float*);
 template void rmsprop(const RMSprop<double>&, int64_t, double*, const double*, double*, double*, double*);
 template void lion(const Lion<float>&, int64_t, float*, const float*, float*);

@@ -8,8 +8,36 @@
 namespace saturate::optim::loops {
 
 template <class T>
+struct Adam {
+  T one_minus_beta1, beta2, one_minus_beta2, eps, sign;  // sign -1 maximizes
+  T coupled_decay;                                       // added to the gradient
+  T shrink;                                              // of the parameter: decoupled decay
+  T step;                                                // lr / (1 - beta1^t)
+  T correction2;                                         // factor of the root of the second moment
+};
+/// `largest` null: not amsgrad.
+template <class T>
+void adam(const Adam<T>& c, int64_t n, T* p, const T* grad, T* exp_avg, T* exp_avg_sq, T* largest);
+
+template <class T>
+struct Adagrad {
+  T lr, eps, weight_decay, sign;
+};
+template <class T>
+void adagrad(const Adagrad<T>& c, int64_t n, T* p, const T* grad, T* sum);
+
+template <class T>
+struct SGD {
+  T lr, momentum, one_minus_dampening, weight_decay, sign;
+  bool nesterov;
+};
+/// `buffer` null: no momentum.
+template <class T>
+void sgd(const SGD<T>& c, int64_t n, T* p, const T* grad, T* buffer);
+
+template <class T>
 struct RMSprop {
-  T lr, alpha, one_minus_alpha, eps, weight_decay, momentum, sign;  // sign -1 maximizes
+  T lr, alpha, one_minus_alpha, eps, weight_decay, momentum, sign;
 };
 /// `grad_avg` null: not centered; `buffer` null: no momentum.
 template <class T>

@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <limits>
 #include <unordered_set>
 
@@ -82,6 +83,12 @@ GradientList defined_gradients(const optim::Optimizer& optimizer, const std::vec
     result.groups.push_back(groups[i]);
   }
   return result;
+}
+
+std::size_t group_count(const optim::Optimizer& optimizer) {
+  std::size_t count = 1;
+  for (const std::size_t group : optimizer.groups()) count = std::max(count, group + 1);
+  return count;
 }
 
 at::Tensor at_least_float(const at::Tensor& sum) {

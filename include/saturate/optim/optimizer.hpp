@@ -20,6 +20,8 @@ struct StepArgs {
   /// The same as a 0-dim float32 tensor on the parameters' device; wins over `lr_factor` when defined. Lets a schedule
   /// follow a step number that only the device knows.
   at::Tensor lr_factor_tensor;
+  /// One factor for each group, from a schedule per group; wins over both when not empty.
+  std::vector<double> group_lr_factors = {};
   /// 0-dim float32 on the parameters' device, 0 or 1: with 1 the step changes nothing, bit for bit. Undefined: the step
   /// is taken.
   at::Tensor found_inf;

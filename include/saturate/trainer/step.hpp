@@ -236,6 +236,9 @@ class Step {
   optim::StepArgs step_args(Schedule& schedule) {
     optim::StepArgs args;
     if constexpr (requires { schedule.momentum(int64_t{}); }) args.momentum = schedule.momentum(counter.known());
+    if constexpr (requires { schedule.group_factors(int64_t{}); }) {
+      args.group_lr_factors = schedule.group_factors(counter.known());
+    }
     if constexpr (requires { schedule.revision(); }) {
       if (schedule.revision() != schedule_revision_) counter.forget_factors();
       schedule_revision_ = schedule.revision();

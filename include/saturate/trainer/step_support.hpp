@@ -70,6 +70,8 @@ struct GradientList {
 };
 GradientList defined_gradients(const optim::Optimizer& optimizer, const std::vector<at::Tensor>& parameters);
 
+std::size_t group_count(const optim::Optimizer& optimizer);
+
 /// A sum in float16 or bfloat16 as float32, so that a scaled root gradient and a window's sum fit.
 at::Tensor at_least_float(const at::Tensor& sum);
 void divide(std::vector<at::Tensor>& gradients, const Count& count);
