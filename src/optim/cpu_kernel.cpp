@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu_kernel.hpp"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 
@@ -76,6 +77,28 @@ std::vector<double> Blocks::per_tensor(const std::vector<double>& per_block) con
 bool serves(const Cohort& cohort) {
   const at::Tensor& param = cohort.params[0];
   return param.is_cpu() && (param.scalar_type() == at::kFloat || param.scalar_type() == at::kDouble);
+}
+
+void by_size(Cohort& cohort, at::TensorList grads, c10::function_ref<void(Cohort&, at::TensorList)> loop,
+             c10::function_ref<void(Cohort&, at::TensorList)> fused) {
+  if (!serves(cohort)) return fused(cohort, grads);
+  const auto is_small = [](const at::Tensor& param) { return param.numel() < at::internal::GRAIN_SIZE; };
+  const auto count = std::count_if(cohort.params.begin(), cohort.params.end(), is_small);
+  if (count == static_cast<int64_t>(cohort.params.size())) return loop(cohort, grads);
+  if (count == 0) return fused(cohort, grads);
+  for (const bool small : {true, false}) {
+    Cohort part{.group = cohort.group, .step = cohort.step};
+    part.state.resize(cohort.state.size());
+    std::vector<at::Tensor> part_grads;
+    for (std::size_t i = 0; i < cohort.params.size(); ++i) {
+      if (is_small(cohort.params[i]) != small) continue;
+      part.params.push_back(cohort.params[i]);
+      part.steps.push_back(cohort.steps[i]);
+      part_grads.push_back(grads[i]);
+      for (std::size_t s = 0; s < cohort.state.size(); ++s) part.state[s].push_back(cohort.state[s][i]);
+    }
+    small ? loop(part, part_grads) : fused(part, part_grads);
+  }
 }
 
 bool refused(const KernelArgs& args) { return args.found_inf && *args.found_inf->const_data_ptr<float>() != 0; }

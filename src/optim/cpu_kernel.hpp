@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The elementwise loops of the optimizers that LibTorch has no fused kernel for: float32 and float64 on the CPU, one
-// pass over everything a step touches. at::_foreach_* is, on the CPU, one pass over the memory for every operator.
+// The optimizers' own loops, for float32 and float64 on the CPU: one pass over everything that a step touches.
+// LibTorch's at::_foreach_* is, on the CPU, one pass over the memory for every operator; its fused kernels start and
+// join all threads for every tensor, however small.
 #pragma once
 
 #include "saturate/optim/cohort_optimizer.hpp"
@@ -73,8 +74,12 @@ class Pointers {
   std::vector<Place> places_;
 };
 
-/// Whether the loops of ours serve this cohort.
+/// Whether the loops of ours can serve this cohort.
 bool serves(const Cohort& cohort);
+/// Calls `loop` with the cohort's small tensors, and `fused` with the large ones and with all that our loops do not
+/// serve. Which is small depends on nothing but the tensor, so that a run from saved state goes the same ways.
+void by_size(Cohort& cohort, at::TensorList grads, c10::function_ref<void(Cohort&, at::TensorList)> loop,
+             c10::function_ref<void(Cohort&, at::TensorList)> fused);
 /// On the CPU the flag lies in memory: reading it waits for nothing.
 bool refused(const KernelArgs& args);
 /// The cohort's step number, this step counted.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/optim/sgd.hpp"
 
+#include "cpu_kernel.hpp"
 #include "foreach.hpp"
+#include "loops.hpp"
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -53,11 +55,21 @@ void prime_buffers(Cohort& cohort, at::TensorList grads, const KernelArgs& args)
   }
 }
 
-// LibTorch 2.11's fused kernel is wrong for half precision on the CPU: it leaves out the parameters of every whole
-// vector and writes what it finds beyond them into the momentum (pytorch#191763).
-bool fused_kernel_is_right(const Cohort& cohort) {
-  const at::ScalarType dtype = cohort.params[0].scalar_type();
-  return !cohort.params[0].is_cpu() || dtype == at::kFloat || dtype == at::kDouble;
+void run_on_cpu(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
+  if (cpu::refused(args)) return;
+  cpu::dispatch(cohort, [&]<class T>(T) {
+    const loops::SGD<T> c{.lr = static_cast<T>(args.lr),
+                          .momentum = static_cast<T>(args["momentum"]),
+                          .one_minus_dampening = static_cast<T>(1 - args["dampening"]),
+                          .weight_decay = static_cast<T>(args["weight_decay"]),
+                          .sign = static_cast<T>(args.flag("maximize") ? -1 : 1),
+                          .nesterov = args.flag("nesterov")};
+    const cpu::Pointers<T> pointers(cohort, grads);
+    cpu::Blocks(cohort.params).run([&](const cpu::Block& block) {
+      const auto x = pointers[block];
+      loops::sgd(c, block.size, x.p, x.g, x.state[0]);
+    });
+  });
 }
 
 void run_foreach(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
@@ -94,11 +106,19 @@ SGD::SGD(std::vector<at::Tensor> params, const SGDOptions& options)
 SGD::SGD(std::vector<ParamGroup> groups, const SGDOptions& options) : CohortOptimizer(method(options), groups) {}
 
 void SGD::apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
-  const bool fused = fused_kernel_is_right(cohort);
+  // In half precision on the CPU, LibTorch 2.11's fused kernel leaves out the parameters of every whole vector and
+  // writes what it finds beyond them into the momentum (pytorch#191763).
+  const bool fused_is_wrong = cohort.params[0].is_cpu() && !cpu::serves(cohort);
   foreach
-    ::Gate gate(cohort, fused ? KernelArgs{} : args);
+    ::Gate gate(cohort, fused_is_wrong ? args : KernelArgs{});
   if (!cohort.state.empty() && args["dampening"] != 0) prime_buffers(cohort, grads, args);
-  fused ? run_fused(cohort, grads, args) : run_foreach(cohort, grads, args);
+  if (cpu::serves(cohort)) {
+    run_on_cpu(cohort, grads, args);
+  } else if (fused_is_wrong) {
+    run_foreach(cohort, grads, args);
+  } else {
+    run_fused(cohort, grads, args);
+  }
   gate.close();
 }
 

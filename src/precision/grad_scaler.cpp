@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/precision/grad_scaler.hpp"
 
+#include "../optim/cpu_kernel.hpp"
 #include "saturate/error.hpp"
+#include "unscale.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
@@ -13,6 +15,8 @@
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -40,6 +44,25 @@ std::vector<at::Tensor> gradients_of(const torch::optim::Optimizer& optimizer) {
 
 at::Tensor on(const at::Tensor& tensor, c10::Device device) {
   return tensor.device() == device ? tensor : tensor.to(device, /*non_blocking=*/true);
+}
+
+bool in_dense_host_memory(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return tensor.is_cpu() && tensor.is_non_overlapping_and_dense();
+  });
+}
+
+// One pass on the CPU, where LibTorch's kernel makes 1.15 of one, and of thousands of small tensors as of one large one.
+template <class T>
+bool unscale_on_cpu(const std::vector<at::Tensor>& tensors, double inverse) {
+  std::vector<T*> memory;
+  for (const at::Tensor& tensor : tensors) memory.push_back(tensor.mutable_data_ptr<T>());
+  std::atomic<bool> found = false;
+  optim::cpu::Blocks(tensors).run([&](const optim::cpu::Block& block) {
+    T* values = memory[block.tensor] + block.begin;
+    if (detail::multiply_and_check(values, block.size, static_cast<T>(inverse))) found = true;
+  });
+  return found;
 }
 
 bool positive(double value) { return std::isfinite(value) && value > 0; }
@@ -94,6 +117,12 @@ at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients) {
   at::Tensor found = at::zeros({}, scale.options());
   for (const auto& [kind, tensors] : alike) {
     const c10::Device device = tensors[0].device();
+    const at::ScalarType dtype = kind.second;
+    if (scale.is_cpu() && (dtype == at::kFloat || dtype == at::kDouble) && in_dense_host_memory(tensors)) {
+      const double by = *inverse.const_data_ptr<float>();  // in host memory: waits for nothing
+      if (dtype == at::kFloat ? unscale_on_cpu<float>(tensors, by) : unscale_on_cpu<double>(tensors, by)) found.fill_(1);
+      continue;
+    }
     at::Tensor found_here = device == scale.device() ? found : at::zeros({}, scale.options().device(device));
     at::_amp_foreach_non_finite_check_and_unscale_(tensors, found_here, on(inverse, device));
     if (device != scale.device()) found = at::maximum(found, on(found_here, scale.device()));
