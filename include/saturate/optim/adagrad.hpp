@@ -17,7 +17,8 @@ struct AdagradOptions {
   bool maximize = false;
 };
 
-/// Adaptive subgradients (Duchi, Hazan and Singer, 2011) on LibTorch's fused kernel.
+/// Adaptive subgradients (Duchi, Hazan and Singer, 2011) on LibTorch's fused kernel, and for small tensors on the CPU
+/// in one loop over all of them.
 ///
 ///   sum += g^2, p -= lr / (1 + (t - 1) lr_decay) * g / (sqrt(sum) + eps)
 class Adagrad final : public CohortOptimizer {

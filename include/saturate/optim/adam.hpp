@@ -19,8 +19,8 @@ struct AdamOptions {
   bool decoupled_weight_decay = false;  ///< as AdamW
 };
 
-/// Adam (Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015) on LibTorch's fused kernel: one pass over
-/// parameters, gradients and moments.
+/// Adam (Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015) in one pass over parameters, gradients and
+/// moments: LibTorch's fused kernel, and for small tensors on the CPU one loop over all of them.
 ///
 ///   m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
 ///   p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)

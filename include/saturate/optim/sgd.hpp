@@ -18,8 +18,8 @@ struct SGDOptions {
 };
 
 /// Stochastic gradient descent with momentum (Sutskever et al., "On the importance of initialization and momentum in
-/// deep learning", 2013) on LibTorch's fused kernel; in half precision on the CPU, where that kernel is wrong, on
-/// at::_foreach_*.
+/// deep learning", 2013). On the CPU, in float32 and float64: one loop; on CUDA LibTorch's fused kernel; in half
+/// precision on the CPU, where that kernel is wrong, at::_foreach_*.
 class SGD final : public CohortOptimizer {
  public:
   /// @throws ConfigError a negative option; nesterov without momentum or with dampening; see CohortOptimizer.

@@ -138,6 +138,30 @@ TEST_CASE("a step that may be refused and is not equals one that may not be") {
   });
 }
 
+TEST_CASE("large tensors beside small ones: a refused step changes neither (law 2)") {
+  for_all([](const Candidate& candidate) {
+    torch::manual_seed(2);
+    Params params{torch::randn({40000}).to(candidate.dtype).requires_grad_(true),
+                  torch::randn({5}).to(candidate.dtype).requires_grad_(true)};
+    const Params start = support::clones(params);
+    const auto optimizer = candidate.make(params);
+    poison(params);
+    optimizer->step(refused);
+    optimizer->zero_grad();
+    CHECK(support::same_bits(start, support::clones(params)));
+    for (at::Tensor& param : params) param.mutable_grad() = torch::ones_like(param).detach();
+    optimizer->step(taken);
+    optimizer->zero_grad();
+    for (std::size_t i = 0; i < 2; ++i) CHECK_FALSE(support::same_bits(start[i], params[i].detach()));
+    const Params before = support::clones(params);
+    const OptimizerState state = copied(optimizer->state());
+    poison(params);
+    optimizer->step(refused);
+    CHECK(support::same_bits(before, support::clones(params)));
+    CHECK(same_state(state, optimizer->state()));
+  });
+}
+
 // Kernels take whole vectors and the rest by different code.
 TEST_CASE("every element of a large tensor is treated alike") {
   for_all([](const Candidate& candidate) {

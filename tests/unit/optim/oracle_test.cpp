@@ -31,6 +31,35 @@ void check(const char* name, const Options& options) {
   }
 }
 
+// The same values again and again in large tensors, which Adam, AdamW and Adagrad give to LibTorch's fused kernels.
+template <class O, class Options>
+void check_large(const char* name, const Options& options) {
+  INFO(name << ", large");
+  constexpr int64_t copies = 6000;
+  for (const auto dtype : {at::kDouble, at::kFloat}) {
+    INFO(dtype);
+    const auto small = oracle_parameters(dtype);
+    std::vector<at::Tensor> large;
+    for (const at::Tensor& param : small) {
+      large.push_back(param.detach().flatten().repeat(copies).requires_grad_(true));
+    }
+    O optimizer(large, options);
+    for (int step = 0; step < 50; ++step) {
+      set_oracle_gradients(small, step);
+      for (std::size_t i = 0; i < 2; ++i) {
+        const at::Tensor grad = small[i].grad();
+        large[i].mutable_grad() = grad.defined() ? grad.flatten().repeat(copies) : at::Tensor();
+      }
+      optimizer.step();
+    }
+    for (const int64_t copy : {int64_t{0}, copies / 2, copies - 1}) {
+      std::vector<at::Tensor> tile;
+      for (std::size_t i = 0; i < 2; ++i) tile.push_back(large[i].reshape({copies, -1})[copy]);
+      CHECK(distance(tile, oracle(name)) < (dtype == at::kDouble ? 1e-9 : 1e-5));
+    }
+  }
+}
+
 template <class O, class Options>
 void check_groups(const char* name, ParamGroup first, ParamGroup second, const Options& options) {
   INFO(name);
@@ -66,6 +95,8 @@ TEST_CASE("AdamW gives Python's values") {
                AdamWOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1});
   check<AdamW>("adamw_amsgrad", AdamWOptions{.lr = 0.01, .amsgrad = true});
   check<AdamW>("adamw_maximize", AdamWOptions{.lr = 0.01, .maximize = true});
+  check_large<AdamW>("adamw_options",
+                     AdamWOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1});
   check_groups<AdamW>("adamw_groups", {.lr = 0.05, .more = {{"beta1", 0.7}, {"beta2", 0.9}}},
                       {.weight_decay = 0.0, .more = {{"amsgrad", 1}}}, AdamWOptions{.lr = 0.01, .weight_decay = 0.2});
 }
@@ -75,6 +106,8 @@ TEST_CASE("Adam gives Python's values") {
   check<Adam>("adam_decay", AdamOptions{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1});
   check<Adam>("adam_amsgrad", AdamOptions{.lr = 0.01, .weight_decay = 0.1, .amsgrad = true});
   check<Adam>("adam_maximize", AdamOptions{.lr = 0.01, .weight_decay = 0.1, .maximize = true});
+  check_large<Adam>("adam_amsgrad", AdamOptions{.lr = 0.01, .weight_decay = 0.1, .amsgrad = true});
+  check_large<Adam>("adam_maximize", AdamOptions{.lr = 0.01, .weight_decay = 0.1, .maximize = true});
   check<Adam>("adam_decoupled", AdamOptions{.lr = 0.01, .weight_decay = 0.1, .decoupled_weight_decay = true});
 }
 
@@ -87,6 +120,7 @@ TEST_CASE("SGD gives Python's values") {
              SGDOptions{.lr = 0.01, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.1, .maximize = true});
   check_groups<SGD>("sgd_groups", {.more = {{"momentum", 0.9}}}, {.lr = 0.05},
                     SGDOptions{.lr = 0.01, .weight_decay = 0.1});
+  check_large<SGD>("sgd_dampening", SGDOptions{.lr = 0.01, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1});
 }
 
 TEST_CASE("Adagrad gives Python's values") {
@@ -95,6 +129,7 @@ TEST_CASE("Adagrad gives Python's values") {
       "adagrad_options",
       AdagradOptions{.lr = 0.05, .lr_decay = 0.1, .weight_decay = 0.1, .initial_accumulator_value = 0.5, .eps = 1e-6});
   check<Adagrad>("adagrad_maximize", AdagradOptions{.lr = 0.05, .weight_decay = 0.1, .maximize = true});
+  check_large<Adagrad>("adagrad_maximize", AdagradOptions{.lr = 0.05, .weight_decay = 0.1, .maximize = true});
 }
 
 TEST_CASE("RMSprop gives Python's values") {
