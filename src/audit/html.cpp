@@ -172,6 +172,8 @@ std::string batch_card(const AuditReport& report) {
   for (const BatchPoint& point : report.batch_curve) {
     if (!point.error.empty()) html += paragraph(std::to_string(point.batch_size) + ": " + point.error, "note");
   }
+  const BatchPoint* fastest = report.fastest_batch();
+  if (fastest != nullptr && !fastest->lr_advice.empty()) html += paragraph(fastest->lr_advice, "note");
   return html + "</div>\n";
 }
 

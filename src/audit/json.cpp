@@ -98,6 +98,7 @@ void fields(auto& visit, BatchPoint& v) {
   visit("batch_size", v.batch_size);
   visit("rounds", v.rounds);
   visit("error", v.error);
+  visit("lr_advice", v.lr_advice);
 }
 void fields(auto& visit, TacticResult& v) {
   visit("id", v.id);

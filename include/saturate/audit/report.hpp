@@ -33,6 +33,7 @@ struct BatchPoint {
   int64_t batch_size = 0;
   std::vector<RoundResult> rounds;
   std::string error;                  ///< why there are no rounds (out of memory); empty: there are
+  std::string lr_advice;              ///< what the learning rate would have to become; empty: nothing to say
   double samples_per_second() const;  ///< median over the rounds; 0 without
   int64_t peak_bytes() const;
 };
@@ -73,6 +74,8 @@ struct AuditReport {
   Recommendation recommendation;
 
   const TacticResult* find(std::string_view id) const;
+  /// nullptr without a curve.
+  const BatchPoint* fastest_batch() const;
 
   /// The JSON text: everything, with numbers that read back exactly. @throws DataError for text that is not valid.
   std::string to_json() const;

@@ -149,7 +149,7 @@ struct PolicySettings {
   bool keep_pages = false;
   int64_t accumulate = 1;
   int64_t workers = 0;   ///< loader threads; 0: the training thread reads
-  int64_t prefetch = 2;  ///< batches ahead
+  int64_t prefetch = 4;  ///< batches ahead
   int64_t threads = 0;   ///< intra-op threads; 0: LibTorch's default
   ClipSettings clip;
   std::optional<WarmupCosine> cosine;

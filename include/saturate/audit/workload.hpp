@@ -14,6 +14,7 @@
 #include "saturate/observe/memory_meter.hpp"
 #include "saturate/observe/timing.hpp"
 #include "saturate/optim/adamw.hpp"
+#include "saturate/schedule/lr_scaling.hpp"
 #include "saturate/trainer.hpp"
 
 #include <algorithm>
@@ -158,6 +159,7 @@ Workload make_workload(WorkloadOptions options, MakeModel make_model, Loss loss,
     other.batch_size = batch_size;
     return make_runner(other, make_model, loss, source, detail::settings_of({}, batch_size));
   };
+  workload.lr_advice = [=](int64_t size) { return suggest_lr("AdamW", options.lr, size, options.batch_size); };
   workload.batch_sizes = options.batch_sizes;
   if (workload.batch_sizes.empty()) {
     const int64_t size = options.batch_size;

@@ -148,6 +148,7 @@ TEST_CASE("audit.json loads back bit for bit, and its rounds give the same verdi
   report.tactics[1].raw.rounds[0].baseline.timed.step_seconds = {0.1, 1.0 / 3, -0.0, 5e-324, 1.7976931348623157e308};
   report.tactics[2].raw.rounds[0].baseline.timed.data_wait_seconds = std::numeric_limits<double>::infinity();
   report.batch_curve[1].rounds[0].loss_sum = std::nan("");
+  report.batch_curve[0].lr_advice = "advice";
   report.save(folder / "audit.json");
   AuditReport loaded = AuditReport::load(folder / "audit.json");
   CHECK(loaded.to_json() == report.to_json());
@@ -155,6 +156,7 @@ TEST_CASE("audit.json loads back bit for bit, and its rounds give the same verdi
         report.tactics[1].raw.rounds[0].baseline.timed.step_seconds);
   CHECK(std::signbit(loaded.tactics[1].raw.rounds[0].baseline.timed.step_seconds[2]));
   CHECK(std::isnan(loaded.batch_curve[1].rounds[0].loss_sum));
+  CHECK(loaded.batch_curve[0].lr_advice == "advice");
   CHECK(loaded.machine == report.machine);
   CHECK(loaded.check().empty());
   const std::string before = loaded.to_json();

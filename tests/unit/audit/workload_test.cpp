@@ -48,6 +48,8 @@ TEST_CASE("arms of a workload start alike, and every step takes one batch, split
     CHECK(round.samples == 96);
     CHECK(std::abs(round.mean_loss() / baseline.mean_loss() - 1) < 1e-3);
   }
+  CHECK(workload.lr_advice(16).empty());
+  CHECK(workload.lr_advice(64).find("lr = 0.002 instead of 0.001") != std::string::npos);  // the square root of 4
   CHECK_THROWS_AS(make({.name = "mlp", .batch_size = 6}), st::ConfigError);
   CHECK_THROWS_AS(make({.name = "", .batch_size = 8}), st::ConfigError);
   CHECK_THROWS_AS(make({.name = "mlp", .batch_size = 128}).make({})->run(1), st::DataError);
