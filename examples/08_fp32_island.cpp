@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An FP32 island: most of the model in float16, one part in float32. The part squares its inputs, which float16 (up to
-// 65504) cannot hold: the norm is then infinite and the output 0, so nothing is learnt, and nothing is NaN either. As an
-// island the part computes in float32 and hands float16 on.
-// Expected: the loss without the island stays near log(4) = 1.39, with it it falls below 0.8.
+// 65504) cannot hold: the norm is then infinite and the output 0, so nothing is learnt, and nothing is NaN either. As
+// an island the part computes in float32 and hands float16 on. Expected: the loss without the island stays near log(4)
+// = 1.39, with it it falls below 0.8.
 #include <torch/torch.h>
 
 #include <iostream>

@@ -85,9 +85,9 @@ concept DistributedPolicy = requires(P& policy, at::Tensor& tensor, double& coun
   policy.reduce_count(count, tensor);
 };
 
-/// `auto clip(std::vector<at::Tensor>& gradients)`, or with a second parameter `const ClipContext&`: a ClipResult {norm,
-/// refused}; works on the device. Where it has `void after_step(const at::Tensor& refused)`, that is called once it is
-/// known whether the step was taken.
+/// `auto clip(std::vector<at::Tensor>& gradients)`, or with a second parameter `const ClipContext&`: a ClipResult
+/// {norm, refused}; works on the device. Where it has `void after_step(const at::Tensor& refused)`, that is called once
+/// it is known whether the step was taken.
 template <class P>
 concept ClippingPolicy = requires {
   &P::clip;
@@ -106,8 +106,8 @@ concept AveragingPolicy = requires(P& policy, const at::Tensor& refused) {
   policy.update(refused);
 };
 
-/// `void begin()` before a window, `at::Tensor check(loss_sum, grad_norm, found_inf)` after its backward: 0-dim float32,
-/// 1: refuse the step; and `void end(WindowReplay)` after the step, with what runs the window again.
+/// `void begin()` before a window, `at::Tensor check(loss_sum, grad_norm, found_inf)` after its backward: 0-dim
+/// float32, 1: refuse the step; and `void end(WindowReplay)` after the step, with what runs the window again.
 template <class P>
 concept GuardPolicy = requires(P& policy, const at::Tensor& tensor) {
   policy.begin();
@@ -242,7 +242,8 @@ using Contract = typename FindContract<
     ContractOf<axis::recompute, CheckRecompute>, ContractOf<axis::memory_format, CheckMemoryFormat>,
     ContractOf<axis::distributed, CheckDistributed>, ContractOf<axis::clipping, CheckClipping>,
     ContractOf<axis::schedule, CheckSchedule>, ContractOf<axis::averaging, CheckAveraging>,
-    ContractOf<axis::guard, CheckGuard>, ContractOf<axis::capture, CheckCapture>, ContractOf<axis::options, CheckOptions>, void>::type;
+    ContractOf<axis::guard, CheckGuard>, ContractOf<axis::capture, CheckCapture>,
+    ContractOf<axis::options, CheckOptions>, void>::type;
 
 // Pairs that cannot work together.
 template <class P, class Q>

@@ -101,7 +101,8 @@ void RuntimePrecision::attach(torch::nn::Module& model, c10::Device device) {
 }
 
 RuntimeClip::RuntimeClip(const ClipSettings& settings) : clip_{settings} {
-  const int ways = settings.max_norm.has_value() + settings.max_value.has_value() + settings.adaptive_factor.has_value();
+  const int ways =
+      settings.max_norm.has_value() + settings.max_value.has_value() + settings.adaptive_factor.has_value();
   if (ways > 1) throw ConfigError("policies: several ways of clipping; keep one of clip, clip_value, adaptive_clip");
   if (settings.max_norm) ClipGradNorm{*settings.max_norm}.validate();
   if (settings.max_value) ClipGradValue{*settings.max_value}.validate();

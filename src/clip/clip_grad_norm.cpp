@@ -107,7 +107,8 @@ ClipResult ClipGradNormPerGroup::clip(std::vector<at::Tensor>& gradients, const 
 }
 
 void ClipGradNormPerGroup::validate() const {
-  if (max_norms.empty()) throw ConfigError("ClipGradNormPerGroup: max_norms is empty; give one a group, or one for all");
+  if (max_norms.empty())
+    throw ConfigError("ClipGradNormPerGroup: max_norms is empty; give one a group, or one for all");
   for (const double max_norm : max_norms) require_positive("ClipGradNormPerGroup", "max_norm", max_norm);
   require_positive("ClipGradNormPerGroup", "norm_type", norm_type);
 }

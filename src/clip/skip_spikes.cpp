@@ -57,8 +57,7 @@ at::Tensor SpikeDetector::judge(const at::Tensor& loss, const at::Tensor& norm) 
 void SpikeDetector::after_step(const at::Tensor& refused) {
   const at::NoGradGuard no_grad;
   if (!value_.defined()) return;
-  const at::Tensor taken =
-      refused.defined() ? refused == 0 : at::full({}, true, taken_.options().dtype(at::kBool));
+  const at::Tensor taken = refused.defined() ? refused == 0 : at::full({}, true, taken_.options().dtype(at::kBool));
   const at::Tensor here = (place_ == taken_.remainder(options_.window)).logical_and(taken);
   recent_ = at::where(here, value_.unsqueeze(1), recent_);
   taken_ = taken_ + taken;

@@ -36,10 +36,19 @@ enum class Kind { none, matmul, convolution };
 
 Kind kind_of(std::string_view name) {
   if (name.substr(0, 6) != "aten::") return Kind::none;
-  static const std::set<std::string_view> matmuls = {
-      "aten::mm",      "aten::addmm",        "aten::bmm",          "aten::baddbmm",        "aten::addbmm",
-      "aten::mv",      "aten::addmv",        "aten::_addmm_activation", "aten::mkldnn_linear", "aten::linear",
-      "aten::matmul",  "aten::linear_backward", "aten::_grouped_mm"};
+  static const std::set<std::string_view> matmuls = {"aten::mm",
+                                                     "aten::addmm",
+                                                     "aten::bmm",
+                                                     "aten::baddbmm",
+                                                     "aten::addbmm",
+                                                     "aten::mv",
+                                                     "aten::addmv",
+                                                     "aten::_addmm_activation",
+                                                     "aten::mkldnn_linear",
+                                                     "aten::linear",
+                                                     "aten::matmul",
+                                                     "aten::linear_backward",
+                                                     "aten::_grouped_mm"};
   if (matmuls.contains(name) || name.find("_attention") != std::string_view::npos) return Kind::matmul;
   if (name.find("conv") != std::string_view::npos && name.find("convert") == std::string_view::npos) {
     return Kind::convolution;
@@ -122,9 +131,8 @@ GemmPrecision::GemmPrecision(const torch::nn::Module& model)
   if (!active_record.compare_exchange_strong(none, record_.get())) {
     throw Error("GemmPrecision: another one is observing in this process; use one at a time");
   }
-  record_->handle = at::addGlobalCallback(at::RecordFunctionCallback(&op_begins, &op_ends)
-                                              .needsInputs(true)
-                                              .scopes({at::RecordScope::FUNCTION}));
+  record_->handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(&op_begins, &op_ends).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
 }
 
 GemmPrecision::~GemmPrecision() {
@@ -144,7 +152,9 @@ std::string GemmPrecision::table() const {
     width = std::max(width, use.module.size());
     op_width = std::max(op_width, use.op.size());
   }
-  const auto padded = [](std::string text, std::size_t size) { return text.append(size - std::min(size, text.size()), ' '); };
+  const auto padded = [](std::string text, std::size_t size) {
+    return text.append(size - std::min(size, text.size()), ' ');
+  };
   std::ostringstream out;
   out << padded("module", width) << "  " << padded("op", op_width) << "  direction  precision  calls\n";
   for (const GemmUse& use : all) {

@@ -126,8 +126,9 @@ std::string NanReport::message() const {
     case Cause::not_reproduced: text += "loss or gradients were not finite, but run again they are" + detail; break;
     case Cause::arithmetic:
       text += module.empty() ? "outside of every marked part" : module;
-      text += c10::str(": ", op.empty() ? "an operation that is no operator" : op, backward ? " (backward" : " (forward",
-                       node.empty() ? "" : ", " + node, ") gave the first ", dtype, " that is not finite");
+      text +=
+          c10::str(": ", op.empty() ? "an operation that is no operator" : op, backward ? " (backward" : " (forward",
+                   node.empty() ? "" : ", " + node, ") gave the first ", dtype, " that is not finite");
       if (input_min <= input_max) text += c10::str(", from inputs in [", input_min, ", ", input_max, "]");
   }
   if (!parameters.empty()) text += "; gradients hit: " + joined(parameters);
@@ -279,7 +280,8 @@ class NanWatch {
     const bool half = report.dtype == "Half", narrow = half || report.dtype == "BFloat16";
     if (!narrow) {
       report.advice =
-          "This is float32 or wider: no precision switch helps. Keep the inputs out of the range shown (an eps, a clamp), "
+          "This is float32 or wider: no precision switch helps. Keep the inputs out of the range shown (an eps, a "
+          "clamp), "
           "or lower the learning rate if they grew.";
       return;
     }

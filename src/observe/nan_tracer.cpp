@@ -74,18 +74,18 @@ Values look_at(c10::ArrayRef<const c10::IValue> items, bool range) {
 
 // Their outputs are not written yet.
 bool leaves_memory_unwritten(std::string_view name) {
-  static const std::set<std::string_view> names = {"aten::empty",         "aten::empty_like",    "aten::empty_strided",
-                                                   "aten::new_empty",     "aten::resize_",       "aten::new_empty_strided",
-                                                   "aten::set_",          "aten::empty_permuted", "aten::resize_as_",
-                                                   "aten::resize_output_"};
+  static const std::set<std::string_view> names = {
+      "aten::empty",      "aten::empty_like",        "aten::empty_strided", "aten::new_empty",
+      "aten::resize_",    "aten::new_empty_strided", "aten::set_",          "aten::empty_permuted",
+      "aten::resize_as_", "aten::resize_output_"};
   return names.contains(name);
 }
 
 // An infinity written on purpose, as masks of attention are.
 bool writes_a_constant(std::string_view name) {
-  static const std::set<std::string_view> names = {"aten::full",         "aten::full_like",   "aten::new_full",
-                                                   "aten::fill_",        "aten::masked_fill", "aten::masked_fill_",
-                                                   "aten::scalar_tensor", "aten::where",      "aten::constant_pad_nd"};
+  static const std::set<std::string_view> names = {"aten::full",          "aten::full_like",   "aten::new_full",
+                                                   "aten::fill_",         "aten::masked_fill", "aten::masked_fill_",
+                                                   "aten::scalar_tensor", "aten::where",       "aten::constant_pad_nd"};
   return names.contains(name);
 }
 
@@ -124,7 +124,8 @@ struct TracerCallbacks {
     if (context == nullptr || tracer == nullptr) return;
     const Unseen unseen;
     const Values& in = context->inputs;
-    const Values out = look_at(c10::ArrayRef<const c10::IValue>(op.outputs().data(), op.outputs().size()), /*range=*/false);
+    const Values out =
+        look_at(c10::ArrayRef<const c10::IValue>(op.outputs().data(), op.outputs().size()), /*range=*/false);
     const bool new_nan = out.nan && !in.nan;
     const bool new_inf = out.inf && !in.inf && !in.nan && !context->excused;
     if (!new_nan && !new_inf) return;
@@ -167,15 +168,14 @@ NanTracer::NanTracer() {
   if (!active_tracer.compare_exchange_strong(none, this)) {
     throw Error("NanGuard: another window is being traced in this process; trace one at a time");
   }
-  handles_.push_back(at::addGlobalCallback(
-      at::RecordFunctionCallback(&TracerCallbacks::op_begins, &TracerCallbacks::op_ends)
-          .needsInputs(true)
-          .needsOutputs(true)
-          .scopes({at::RecordScope::FUNCTION})));
-  handles_.push_back(at::addGlobalCallback(
-      at::RecordFunctionCallback(&TracerCallbacks::node_begins)
-          .needsInputs(true)
-          .scopes({at::RecordScope::BACKWARD_FUNCTION})));
+  handles_.push_back(
+      at::addGlobalCallback(at::RecordFunctionCallback(&TracerCallbacks::op_begins, &TracerCallbacks::op_ends)
+                                .needsInputs(true)
+                                .needsOutputs(true)
+                                .scopes({at::RecordScope::FUNCTION})));
+  handles_.push_back(at::addGlobalCallback(at::RecordFunctionCallback(&TracerCallbacks::node_begins)
+                                               .needsInputs(true)
+                                               .scopes({at::RecordScope::BACKWARD_FUNCTION})));
 }
 
 NanTracer::~NanTracer() {

@@ -22,8 +22,8 @@ void node_ends(const at::RecordFunction&, at::ObserverContext*) {
 }  // namespace
 
 BackwardNodes::BackwardNodes()
-    : handle_(at::addGlobalCallback(at::RecordFunctionCallback(&node_begins, &node_ends)
-                                        .scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
+    : handle_(at::addGlobalCallback(
+          at::RecordFunctionCallback(&node_begins, &node_ends).scopes({at::RecordScope::BACKWARD_FUNCTION}))) {}
 
 BackwardNodes::~BackwardNodes() { at::removeCallback(handle_); }
 

@@ -46,8 +46,8 @@ void Fp32Islands::match(const std::string& pattern) {
   const std::regex regex = compiled(pattern);
   bool any = false;
   for (const auto& [module, names] : names_->by_module()) {
-    const auto found =
-        std::find_if(names.begin(), names.end(), [&](const std::string& name) { return std::regex_match(name, regex); });
+    const auto found = std::find_if(names.begin(), names.end(),
+                                    [&](const std::string& name) { return std::regex_match(name, regex); });
     if (found == names.end()) continue;
     any = true;
     islands_.emplace(module, Island{*found});

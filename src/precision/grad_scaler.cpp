@@ -47,12 +47,12 @@ at::Tensor on(const at::Tensor& tensor, c10::Device device) {
 }
 
 bool in_dense_host_memory(const std::vector<at::Tensor>& tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
-    return tensor.is_cpu() && tensor.is_non_overlapping_and_dense();
-  });
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.is_cpu() && tensor.is_non_overlapping_and_dense(); });
 }
 
-// One pass on the CPU, where LibTorch's kernel makes 1.15 of one, and of thousands of small tensors as of one large one.
+// One pass on the CPU, where LibTorch's kernel makes 1.15 of one, and of thousands of small tensors as of one large
+// one.
 template <class T>
 bool unscale_on_cpu(const std::vector<at::Tensor>& tensors, double inverse) {
   std::vector<T*> memory;
@@ -120,7 +120,8 @@ at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients) {
     const at::ScalarType dtype = kind.second;
     if (scale.is_cpu() && (dtype == at::kFloat || dtype == at::kDouble) && in_dense_host_memory(tensors)) {
       const double by = *inverse.const_data_ptr<float>();  // in host memory: waits for nothing
-      if (dtype == at::kFloat ? unscale_on_cpu<float>(tensors, by) : unscale_on_cpu<double>(tensors, by)) found.fill_(1);
+      if (dtype == at::kFloat ? unscale_on_cpu<float>(tensors, by) : unscale_on_cpu<double>(tensors, by))
+        found.fill_(1);
       continue;
     }
     at::Tensor found_here = device == scale.device() ? found : at::zeros({}, scale.options().device(device));
@@ -144,7 +145,8 @@ void GradScaler::update(const at::Tensor& found_inf, const at::Tensor& idle) {
   tracker_.copy_(at::where(keep, old_tracker, tracker_));
 }
 
-// --- stages -----------------------------------------------------------------------------------------------------------
+// --- stages
+// -----------------------------------------------------------------------------------------------------------
 
 GradScaler::OfOptimizer& GradScaler::begin_unscale(const void* optimizer) {
   if (!scale_.defined()) {
@@ -248,7 +250,8 @@ void GradScaler::load_state(const GradScalerState& state) {
     throw StateError(c10::str("saved state of a scaler cannot work: ", error.what(), "; nothing was loaded"));
   }
   if (state.growth_tracker < 0) {
-    throw StateError(c10::str("GradScaler: the saved growth_tracker is ", state.growth_tracker, "; nothing was loaded"));
+    throw StateError(
+        c10::str("GradScaler: the saved growth_tracker is ", state.growth_tracker, "; nothing was loaded"));
   }
   options_ = options;
   initial_scale_ = state.scale;

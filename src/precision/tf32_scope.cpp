@@ -65,7 +65,8 @@ Tf32Scope::~Tf32Scope() {
 
 void Tf32::warn_without_gpu(c10::Device device) {
   if (device.is_cuda()) return;
-  log::warn("Tf32 has no effect on " + device.str() + ": only a GPU since Ampere has TensorFloat-32 (docs/precision.md)");
+  log::warn("Tf32 has no effect on " + device.str() +
+            ": only a GPU since Ampere has TensorFloat-32 (docs/precision.md)");
 }
 
 }  // namespace saturate

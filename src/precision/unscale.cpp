@@ -7,8 +7,8 @@
 namespace saturate::detail {
 namespace {
 
-// Inf and NaN have all bits of the exponent set. Bits, not comparisons: they stay right whatever the compiler may assume
-// about floating-point numbers, and OR needs no order.
+// Inf and NaN have all bits of the exponent set. Bits, not comparisons: they stay right whatever the compiler may
+// assume about floating-point numbers, and OR needs no order.
 template <class Bits, class T>
 bool run(T* __restrict values, int64_t n, T factor, Bits exponent) {
   Bits found = 0;

@@ -40,8 +40,7 @@ using Index = std::array<int, 6>;
 
 Combination combination(const Index& index) {
   static const std::array<Precision, 3> precisions{Precision::fp32, Precision::bf16, Precision::fp16};
-  static const std::array<std::vector<int64_t>, 4> splits{
-      {{12}, {4, 4, 4}, {3, 3, 3, 3}, {5, 5, 2}}};
+  static const std::array<std::vector<int64_t>, 4> splits{{{12}, {4, 4, 4}, {3, 3, 3, 3}, {5, 5, 2}}};
   Combination result;
   result.precision = precisions[index[0]];
   result.split = splits[index[1]];

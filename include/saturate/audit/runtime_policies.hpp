@@ -155,7 +155,8 @@ struct PolicySettings {
   std::optional<WarmupCosine> cosine;
   std::optional<EmaOptions> ema;
 
-  /// Reads "bf16,channels_last,accumulate=4,prefetch=1,clip=1.0,warmup_cosine=100:5000,ema=0.999,threads=2" and the like;
+  /// Reads "bf16,channels_last,accumulate=4,prefetch=1,clip=1.0,warmup_cosine=100:5000,ema=0.999,threads=2" and the
+  /// like;
   /// "" and "none" are the defaults. @throws ConfigError naming the word that is not known, and all that are.
   static PolicySettings parse(std::string_view text);
   /// The same text back, in a fixed order; "none" for the defaults.

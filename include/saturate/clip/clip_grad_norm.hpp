@@ -19,8 +19,8 @@ struct NoClip {
 static_assert(ClippingPolicy<NoClip>);
 
 /// Scales all gradients by min(1, max_norm / (norm + 1e-6)), norm being the `norm_type`-norm over all of them (Pascanu
-/// et al., "On the difficulty of training recurrent neural networks", 2013), once a window. Works on the device; nothing
-/// is read on the host. A norm that is inf or NaN refuses the step, which then changes nothing.
+/// et al., "On the difficulty of training recurrent neural networks", 2013), once a window. Works on the device;
+/// nothing is read on the host. A norm that is inf or NaN refuses the step, which then changes nothing.
 struct ClipGradNorm {
   using axis = saturate::axis::clipping;
 

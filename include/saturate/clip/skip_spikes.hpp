@@ -20,11 +20,11 @@ namespace saturate {
 struct LogEvent;
 
 struct SpikeOptions {
-  double z_score = 6;             ///< standard deviations above the mean that make a spike
-  int64_t window = 100;           ///< taken steps that mean and deviation are of
-  int64_t warmup = 20;            ///< taken steps before anything is judged
-  int64_t max_consecutive = 10;   ///< then the level has changed for good, and steps are taken again
-  double min_relative_std = 0.01; ///< floor of the deviation, as a share of the mean: a flat loss makes no spikes
+  double z_score = 6;              ///< standard deviations above the mean that make a spike
+  int64_t window = 100;            ///< taken steps that mean and deviation are of
+  int64_t warmup = 20;             ///< taken steps before anything is judged
+  int64_t max_consecutive = 10;    ///< then the level has changed for good, and steps are taken again
+  double min_relative_std = 0.01;  ///< floor of the deviation, as a share of the mean: a flat loss makes no spikes
 
   /// @throws ConfigError z_score not above 0, window below 2, warmup outside [2, window], max_consecutive below 1.
   void validate() const;
@@ -54,10 +54,10 @@ class SpikeDetector {
   void start(c10::Device device);
 
   SpikeOptions options_;
-  at::Tensor recent_;       // [2, window] float64: loss and norm of the last taken steps
-  at::Tensor taken_;        // 0-dim int64
-  at::Tensor consecutive_;  // 0-dim int64: spikes in a row
-  at::Tensor place_;        // [window] int64: 0, 1, ...
+  at::Tensor recent_;             // [2, window] float64: loss and norm of the last taken steps
+  at::Tensor taken_;              // 0-dim int64
+  at::Tensor consecutive_;        // 0-dim int64: spikes in a row
+  at::Tensor place_;              // [window] int64: 0, 1, ...
   at::Tensor value_, z_, spike_;  // of the window last judged
   int64_t windows_ = 0;
   std::vector<at::Tensor> unread_;  // [6] float64 each

@@ -19,8 +19,8 @@ struct GemmUse {
   std::string module;     ///< innermost marked part; "" outside of all
   std::string op;         ///< "aten::addmm"
   bool backward = false;  ///< direction
-  /// "float32", "tf32", "bfloat16", "float16", "float64": what its inputs are rounded to. float32 tensors give "tf32" on a
-  /// GPU, and "bfloat16" on a CPU, where LibTorch's switches allow it.
+  /// "float32", "tf32", "bfloat16", "float16", "float64": what its inputs are rounded to. float32 tensors give "tf32"
+  /// on a GPU, and "bfloat16" on a CPU, where LibTorch's switches allow it.
   std::string precision;
   int64_t calls = 0;
 };

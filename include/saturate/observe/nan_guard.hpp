@@ -63,9 +63,9 @@ class NanWatch;
 }
 
 /// Watches the loss and the norm of the gradients. A window in which either is not finite is refused, so the weights
-/// stay clean; it is then run again with every operator observed, and the one that first gave a value that is not finite
-/// is named, with its module (marks.hpp), direction and the range of its inputs. Running it again changes nothing: not
-/// parameters, buffers, gradients nor random streams. A GradScaler's ordinary overflows are left to it.
+/// stay clean; it is then run again with every operator observed, and the one that first gave a value that is not
+/// finite is named, with its module (marks.hpp), direction and the range of its inputs. Running it again changes
+/// nothing: not parameters, buffers, gradients nor random streams. A GradScaler's ordinary overflows are left to it.
 class NanGuard {
  public:
   using axis = saturate::axis::guard;

@@ -35,7 +35,8 @@ struct GradScalerOptions {
   int64_t growth_interval = 2000;  ///< steps without inf or NaN in a row before the scale grows
   double min_scale = 1;            ///< the scale never goes below
 
-  /// @throws ConfigError growth_factor not above 1, backoff_factor outside (0, 1), growth_interval below 1, min_scale not
+  /// @throws ConfigError growth_factor not above 1, backoff_factor outside (0, 1), growth_interval below 1, min_scale
+  /// not
   ///   above 0 or above init_scale, a value that is not finite.
   void validate() const;
 };
@@ -84,8 +85,8 @@ class GradScaler {
 
   /// 0-dim float32 on `device`.
   at::Tensor scale_on(c10::Device device);
-  /// Divides `gradients` (of any devices and dtypes but float16) in place; 0-dim float32 on the scale's device, 1: one of
-  /// them is inf or NaN.
+  /// Divides `gradients` (of any devices and dtypes but float16) in place; 0-dim float32 on the scale's device, 1: one
+  /// of them is inf or NaN.
   at::Tensor unscale(const std::vector<at::Tensor>& gradients);
   /// Back off or count towards growth. @param idle undefined or 0-dim float32, 1: leave everything as it was.
   void update(const at::Tensor& found_inf, const at::Tensor& idle);

@@ -18,8 +18,8 @@ class Tf32Scope {
   Tf32Scope& operator=(const Tf32Scope&) = delete;
 
  private:
-  std::array<int, 4> table_;         // LibTorch's table of float32 precisions
-  std::optional<int> matmul_;        // the older switches, where the program has not left them behind
+  std::array<int, 4> table_;   // LibTorch's table of float32 precisions
+  std::optional<int> matmul_;  // the older switches, where the program has not left them behind
   std::optional<bool> convolution_;
 };
 

@@ -101,8 +101,8 @@ class PolicySet {
   }
 
   std::tuple<Ps...> pack_;
-  std::tuple<Fp32, OneMicroBatch, NoRecompute, KeepFormat, SingleProcess, NoClip, ConstantLr, NoAverage, NoGuard,
-             Eager, TrainerOptions>
+  std::tuple<Fp32, OneMicroBatch, NoRecompute, KeepFormat, SingleProcess, NoClip, ConstantLr, NoAverage, NoGuard, Eager,
+             TrainerOptions>
       defaults_;
 };
 

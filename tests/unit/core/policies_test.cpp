@@ -268,8 +268,8 @@ TEST_CASE("losses give LibTorch's sums, and count what they sum over") {
 }
 
 TEST_CASE("a schedule per group moves each group by its own factor, in saturate's and in LibTorch's optimizers") {
-  const st::PerGroup schedule{.schedules = {st::LinearLr{.start_factor = 0.5, .end_factor = 1.0, .total = 4},
-                                            st::ConstantLr{}}};
+  const st::PerGroup schedule{
+      .schedules = {st::LinearLr{.start_factor = 0.5, .end_factor = 1.0, .total = 4}, st::ConstantLr{}}};
   const auto moved = [&](auto make) {
     support::Mlp net = support::seeded(1);
     const auto before = support::clones(net->parameters());

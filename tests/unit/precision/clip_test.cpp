@@ -24,7 +24,8 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 template <class Clip>
-st::ClipResult clipped(const Clip& clip, std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& parameters = {}) {
+st::ClipResult clipped(const Clip& clip, std::vector<at::Tensor>& gradients,
+                       const std::vector<at::Tensor>& parameters = {}) {
   std::vector<std::size_t> groups;
   for (std::size_t i = 0; i < gradients.size(); ++i) groups.push_back(i);
   const st::ClipContext context{parameters, groups, torch::ones({}), st::Count(1.0)};

@@ -59,9 +59,7 @@ double distance(const char* name, const GradScalerOptions& options, const std::s
   return worst;
 }
 
-const auto ours = [](at::Tensor& parameter) {
-  return st::optim::SGD({parameter}, {.lr = 0.1, .momentum = 0.9});
-};
+const auto ours = [](at::Tensor& parameter) { return st::optim::SGD({parameter}, {.lr = 0.1, .momentum = 0.9}); };
 const auto libtorch = [](at::Tensor& parameter) {
   return torch::optim::SGD(std::vector<at::Tensor>{parameter}, torch::optim::SGDOptions(0.1).momentum(0.9));
 };

@@ -109,8 +109,8 @@ TEST_CASE("a pattern that matches nothing is an error that lists the parts") {
                         st::Bf16{}.keep_fp32(pattern));
   };
   CHECK_THROWS_MATCHES(make("layernorm.*"), st::ConfigError,
-                       MessageMatches(ContainsSubstring("'layernorm.*' matches no part") && ContainsSubstring("norm1") &&
-                                      ContainsSubstring("last.linear")));
+                       MessageMatches(ContainsSubstring("'layernorm.*' matches no part") &&
+                                      ContainsSubstring("norm1") && ContainsSubstring("last.linear")));
   CHECK_THROWS_MATCHES(make("norm"), st::ConfigError, MessageMatches(ContainsSubstring("matches no part")));
   CHECK_THROWS_MATCHES(make("norm("), st::ConfigError, MessageMatches(ContainsSubstring("not a regular expression")));
   make("norm1");
@@ -140,8 +140,8 @@ TEST_CASE("islands and other scopes act together, each is told") {
                       st::Bf16{}.keep_fp32("norm1"));
   const st::marks::Scope scope(trainer.names(), &recorder);
   trainer.step(support::classes(8, 1));
-  CHECK(recorder.entered == std::vector<std::string>{"first", "first.linear", "norm1", "norm1.linear", "last",
-                                                     "last.linear"});
+  CHECK(recorder.entered ==
+        std::vector<std::string>{"first", "first.linear", "norm1", "norm1.linear", "last", "last.linear"});
   CHECK(recorder.left == 6);
   CHECK(net->norm1->inner == at::kFloat);
 }

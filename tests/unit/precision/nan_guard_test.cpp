@@ -89,9 +89,7 @@ TORCH_MODULE(Squares);
 struct OverflowingImpl : torch::nn::Module {
   OverflowingImpl()
       : first(register_module("first", torch::nn::Linear(6, 4))), squares(register_module("squares", Squares())) {}
-  at::Tensor forward(const at::Tensor& x) {
-    return saturate::call(squares, saturate::call(first, x));
-  }
+  at::Tensor forward(const at::Tensor& x) { return saturate::call(squares, saturate::call(first, x)); }
   torch::nn::Linear first;
   Squares squares;
 };
@@ -229,7 +227,9 @@ TEST_CASE("ordinary overflows of scaled gradients are the scaler's business, end
   support::Mlp net = support::seeded(1);
   st::NanGuard guard({.overflow_patience = 4});
   struct Steep {  // finite, with an infinite gradient: 1e38 * 65536
-    at::Tensor operator()(const at::Tensor& output, const at::Tensor&) const { return (output.to(at::kFloat) * 1e36).sum() * 1e-3; }
+    at::Tensor operator()(const at::Tensor& output, const at::Tensor&) const {
+      return (output.to(at::kFloat) * 1e36).sum() * 1e-3;
+    }
   };
   st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.0}), Steep{}, st::Fp16{}, std::ref(guard));
   const auto batch = support::classes(8, 1);
