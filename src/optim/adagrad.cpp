@@ -47,7 +47,7 @@ void run_on_cpu(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
     const cpu::Pointers<T> pointers(cohort, grads);
     cpu::Blocks(cohort.params).run([&](const cpu::Block& block) {
       const auto x = pointers[block];
-      loops::adagrad(c, block.size, x.p, x.g, x.state[0]);
+      loops::best<T>().adagrad(c, block.size, x.p, x.g, x.state[0]);
     });
   });
 }

@@ -62,7 +62,7 @@ void run_on_cpu(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
     const cpu::Pointers<T> pointers(cohort, grads);
     cpu::Blocks(cohort.params).run([&](const cpu::Block& block) {
       const auto x = pointers[block];
-      loops::adam(c, block.size, x.p, x.g, x.state[0], x.state[1], x.state[2]);
+      loops::best<T>().adam(c, block.size, x.p, x.g, x.state[0], x.state[1], x.state[2]);
     });
   });
 }

@@ -55,7 +55,7 @@ void run_on_cpu(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
   std::vector<double> p2(blocks.count()), u2(blocks.count());
   blocks.run([&](const cpu::Block& block) {
     const auto x = pointers[block];
-    const loops::Squares sums = loops::lamb_moments(c, block.size, x.p, x.g, x.state[0], x.state[1]);
+    const loops::Squares sums = loops::best<T>().lamb_moments(c, block.size, x.p, x.g, x.state[0], x.state[1]);
     p2[block.index] = sums.first;
     u2[block.index] = sums.second;
   });
@@ -68,7 +68,7 @@ void run_on_cpu(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
   }
   blocks.run([&](const cpu::Block& block) {
     const auto x = pointers[block];
-    loops::lamb_step(c, static_cast<T>(lr[block.tensor]), block.size, x.p, x.state[0], x.state[1]);
+    loops::best<T>().lamb_step(c, static_cast<T>(lr[block.tensor]), block.size, x.p, x.state[0], x.state[1]);
   });
 }
 

@@ -45,7 +45,7 @@ std::vector<double> rates(const cpu::Blocks& blocks, const cpu::Pointers<T>& poi
   std::vector<double> p2(blocks.count()), g2(blocks.count());
   blocks.run([&](const cpu::Block& block) {
     const auto x = pointers[block];
-    const loops::Squares sums = loops::lars_squares(block.size, x.p, x.g);
+    const loops::Squares sums = loops::best<T>().lars_squares(block.size, x.p, x.g);
     p2[block.index] = sums.first;
     g2[block.index] = sums.second;
   });
@@ -71,7 +71,7 @@ void run_on_cpu(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
                            .weight_decay = static_cast<T>(args["weight_decay"]),
                            .momentum = static_cast<T>(args["momentum"]),
                            .sign = static_cast<T>(args.flag("maximize") ? -1 : 1)};
-    loops::lars(c, block.size, x.p, x.g, x.state[0]);
+    loops::best<T>().lars(c, block.size, x.p, x.g, x.state[0]);
   });
 }
 

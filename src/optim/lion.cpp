@@ -35,7 +35,7 @@ void run_on_cpu(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
     const cpu::Pointers<T> pointers(cohort, grads);
     cpu::Blocks(cohort.params).run([&](const cpu::Block& block) {
       const auto x = pointers[block];
-      loops::lion(c, block.size, x.p, x.g, x.state[0]);
+      loops::best<T>().lion(c, block.size, x.p, x.g, x.state[0]);
     });
   });
 }

@@ -53,7 +53,8 @@ void run_on_cpu(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
     const cpu::Pointers<T> pointers(cohort, grads);
     cpu::Blocks(cohort.params).run([&](const cpu::Block& block) {
       const auto x = pointers[block];
-      loops::rmsprop(c, block.size, x.p, x.g, x.state[0], centered ? x.state[1] : nullptr, x.state[centered ? 2 : 1]);
+      loops::best<T>().rmsprop(c, block.size, x.p, x.g, x.state[0], centered ? x.state[1] : nullptr,
+                               x.state[centered ? 2 : 1]);
     });
   });
 }

@@ -14,7 +14,8 @@ void round_at_random(const at::Tensor& narrow, const at::Tensor& wide, uint64_t 
   auto* to = reinterpret_cast<uint16_t*>(narrow.mutable_data_ptr<at::BFloat16>());
   const auto* from = wide.const_data_ptr<float>();
   cpu::Blocks(wide).run([&](const cpu::Block& block) {
-    loops::round_at_random(block.size, from + block.begin, to + block.begin, key, static_cast<uint64_t>(block.begin));
+    loops::best<float>().round_at_random(block.size, from + block.begin, to + block.begin, key,
+                                         static_cast<uint64_t>(block.begin));
   });
 }
 

@@ -67,7 +67,7 @@ void run_on_cpu(Cohort& cohort, at::TensorList grads, const KernelArgs& args) {
     const cpu::Pointers<T> pointers(cohort, grads);
     cpu::Blocks(cohort.params).run([&](const cpu::Block& block) {
       const auto x = pointers[block];
-      loops::sgd(c, block.size, x.p, x.g, x.state[0]);
+      loops::best<T>().sgd(c, block.size, x.p, x.g, x.state[0]);
     });
   });
 }

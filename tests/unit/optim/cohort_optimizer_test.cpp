@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups, options, bad input, memory formats and sizes: what CohortOptimizer does for all optimizers.
+#include "../../../src/optim/loops.hpp"
 #include "optim_support.hpp"
 #include "saturate/error.hpp"
 #include "saturate/optim/adagrad.hpp"
@@ -70,6 +71,40 @@ TEST_CASE("sizes, threads and cuts do not change the numbers of the CPU loops") 
   check_sizes<Lion>(LionOptions{.weight_decay = 0.1}, false);
   check_sizes<LAMB>(LAMBOptions{}, true);
   check_sizes<LARS>(LARSOptions{}, true);
+}
+
+TEST_CASE("the loops for newer processors give the bits of those for all") {
+  namespace loops = st::optim::loops;
+  const auto check = []<class T>(T) {
+    const auto data = [](int64_t seed) {
+      torch::manual_seed(seed);
+      return torch::rand({1003}, c10::CppTypeToScalarType<T>::value) - (seed % 2 == 0 ? 0.5 : 0.0);
+    };
+    const auto run = [&](const loops::Loops<T>& set) {
+      std::vector<at::Tensor> t;
+      for (int64_t i = 0; i < 20; ++i) t.push_back(data(i % 4 == 0 ? 2 : i % 4 == 1 ? 4 : i));  // p, g and states >= 0
+      const auto at = [&](int64_t i) { return t[i].data_ptr<T>(); };
+      const T a = T(0.1), b = T(0.9), c = T(0.03);
+      set.adam({a, b, a, c, T(-1), c, b, a, b}, 1003, at(0), at(1), at(2), at(3), at(11));
+      set.adagrad({a, c, c, T(1)}, 1003, at(4), at(5), at(7));
+      set.sgd({a, b, a, c, T(1), true}, 1003, at(8), at(9), at(10));
+      set.rmsprop({a, b, a, c, c, b, T(1)}, 1003, at(12), at(13), at(15), at(14), at(6));
+      const auto lamb = set.lamb_moments({a, b, a, c, c, T(1), b, b}, 1003, at(16), at(17), at(18), at(19));
+      const auto lars = set.lars_squares(1003, at(16), at(17));
+      std::vector<at::Tensor> result = t;
+      result.push_back(torch::tensor({lamb.first, lamb.second, lars.first, lars.second}, at::kDouble));
+      at::Tensor narrow = torch::empty({1003}, at::kBFloat16);
+      const at::Tensor wide = data(2).to(at::kFloat);
+      set.round_at_random(1003, wide.data_ptr<float>(), static_cast<uint16_t*>(narrow.data_ptr()), 77, 5);
+      result.push_back(narrow);
+      return result;
+    };
+    const auto portable = run(loops::portable<T>()), best = run(loops::best<T>());
+    CHECK(support::same_bits(portable, best));
+    for (const at::Tensor& tensor : best) CHECK(tensor.isfinite().all().item<bool>());
+  };
+  check(float());
+  check(double());
 }
 
 TEST_CASE("optimizers refuse what cannot work, before anything changes") {
