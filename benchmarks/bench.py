@@ -64,7 +64,8 @@ class Row:
     kind: rate    median samples/s of ours over theirs; at least `bar`
           cost    median seconds of ours over theirs; at most `bar`
           paired  upper 95 % bound of the median ratio of seconds, round by round; at most `bar`
-          equal   both sides' `count` field, in every round"""
+          equal   both sides' `count` field, in every round
+          count   the `count` field of ours, in every round; at most `bar`"""
 
     name: str
     kind: str
@@ -132,6 +133,15 @@ GROUPS = {
     ],
     "numerics": [
         *optimizers(),
+        Comparison(
+            [Process("{build}/benchmarks/bench_numerics clip_step_ema", 1, KEPT_PAGES),
+             Process("{python} {peers}/clip_step_ema.py", 1, KEPT_PAGES)],
+            [Row("clip + AdamW + EMA / Python, 2000 x 1000", "rate", ("saturate",), ("python",), 1.2)], rounds=15),
+        Comparison([Process("{build}/benchmarks/bench_numerics host_reads")],
+                   [Row("host reads of 100 windows with everything on", "count", ("reads",), ("reads",), 0)], rounds=3),
+        Comparison([Process("{build}/benchmarks/bench_numerics scaler", 2, KEPT_PAGES)],
+                   [Row("scaler of a step / a pass over the gradients", "cost", ("scaler",), ("pass",), 1.05)],
+                   rounds=31),
     ],
 }
 
@@ -318,6 +328,9 @@ def judge(row, samples):
         held = len(counts[ours]) == 1 and counts[ours] == counts[theirs] and None not in counts[ours]
         texts = [",".join(str(count) for count in counts[side]) for side in (ours, theirs)]
         return texts[0] if held else " / ".join(texts), held, ours, theirs
+    if row.kind == "count":
+        most = max(answer["count"] for answer in samples[ours])
+        return str(most), most <= row.bar, ours, theirs
     if row.kind == "paired":
         ratios = [mine["seconds"] / other["seconds"] for mine, other in zip(samples[ours], samples[theirs])]
         value = upper_bound(ratios)
@@ -329,7 +342,8 @@ def judge(row, samples):
 
 
 def bar_text(row):
-    return {"rate": f">= {row.bar:g} x", "cost": f"<= {row.bar:g}", "paired": f"<= {row.bar:g}", "equal": "equal"}[row.kind]
+    return {"rate": f">= {row.bar:g} x", "cost": f"<= {row.bar:g}", "paired": f"<= {row.bar:g}", "count": f"<= {row.bar:g}",
+            "equal": "equal"}[row.kind]
 
 
 def info_of(side, infos):
