@@ -55,6 +55,7 @@
 #include "saturate/optim/wide_optimizer.hpp"
 #include "saturate/policy.hpp"
 #include "saturate/policy_defaults.hpp"
+#include "saturate/policy_pack.hpp"
 #include "saturate/precision/autocast_scope.hpp"
 #include "saturate/precision/fp32_islands.hpp"
 #include "saturate/precision/grad_scaler.hpp"
@@ -83,3 +84,4 @@
 #include "saturate/trainer/policy_set.hpp"
 #include "saturate/trainer/step.hpp"
 #include "saturate/trainer/step_counter.hpp"
+#include "saturate/trainer/step_policies.hpp"

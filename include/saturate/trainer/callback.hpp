@@ -3,7 +3,7 @@
 // of LibTorch; the events themselves are in events.hpp.
 #pragma once
 
-#include "saturate/policy.hpp"
+#include "saturate/policy_pack.hpp"
 
 #include <type_traits>
 

@@ -5,7 +5,7 @@
 #include "saturate/accumulation/accumulate.hpp"
 #include "saturate/clip/clip_grad_norm.hpp"
 #include "saturate/memory_format/channels_last.hpp"
-#include "saturate/policy.hpp"
+#include "saturate/policy_pack.hpp"
 #include "saturate/policy_defaults.hpp"
 #include "saturate/precision/precision.hpp"
 #include "saturate/schedule/schedule.hpp"

@@ -2,7 +2,6 @@
 // One optimizer step, as a list of named calls. Nothing here reads a device value on the host.
 #pragma once
 
-#include "saturate/clip/clip_context.hpp"
 #include "saturate/data/batch.hpp"
 #include "saturate/for_each_tensor.hpp"
 #include "saturate/loss.hpp"
@@ -11,6 +10,7 @@
 #include "saturate/trainer/count.hpp"
 #include "saturate/trainer/policy_set.hpp"
 #include "saturate/trainer/step_counter.hpp"
+#include "saturate/trainer/step_policies.hpp"
 #include "saturate/trainer/step_support.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -184,7 +184,7 @@ class Step {
     policies.distributed().agree(result.refused);
     const bool nothing = nothing_to_learn(result);
     if (!nothing) {
-      optim::StepArgs args = step_args(policies.schedule());
+      optim::StepArgs args = step_args(policies.schedule(), counter, schedule_revision_);
       args.found_inf = result.refused;
       counter.fill(args, [&](int64_t step) { return policies.schedule().factor(step); });
       optimizer->step(args);
@@ -211,7 +211,8 @@ class Step {
       refuse(result.refused, found_inf);
     }
     if constexpr (Policies::clips) {
-      ClipResult clipped = clip(policies.clipping(), list, result);
+      const ClipContext context{list.parameters, list.groups, result.loss_sum, result.count};
+      const ClipResult clipped = clip(policies.clipping(), list.gradients, context);
       result.grad_norm = clipped.norm;
       refuse(result.refused, clipped.refused);
     }
@@ -220,39 +221,6 @@ class Step {
       refuse(result.refused, policies.guard().check(result.loss_sum, result.grad_norm, found_inf));
     }
     return found_inf;
-  }
-
-  template <class Clipping>
-  ClipResult clip(Clipping& clipping, GradientList& list, const StepResult& result) {
-    const ClipContext context{list.parameters, list.groups, result.loss_sum, result.count};
-    if constexpr (requires { clipping.clip(list.gradients, context); }) {
-      return clipping.clip(list.gradients, context);
-    } else {
-      return clipping.clip(list.gradients);
-    }
-  }
-
-  template <class Schedule>
-  optim::StepArgs step_args(Schedule& schedule) {
-    optim::StepArgs args;
-    if constexpr (requires { schedule.momentum(int64_t{}); }) args.momentum = schedule.momentum(counter.known());
-    if constexpr (requires { schedule.group_factors(int64_t{}); }) {
-      args.group_lr_factors = schedule.group_factors(counter.known());
-    }
-    if constexpr (requires { schedule.revision(); }) {
-      if (schedule.revision() != schedule_revision_) counter.forget_factors();
-      schedule_revision_ = schedule.revision();
-    }
-    return args;
-  }
-
-  template <class Precision>
-  static auto window_scope(Precision& precision) {
-    if constexpr (requires { precision.window_scope(); }) {
-      return precision.window_scope();
-    } else {
-      return NothingScope();
-    }
   }
 
   /// Runs a window again: forward and backward without an update, and without other ranks. Leaves gradients behind.
