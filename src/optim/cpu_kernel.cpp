@@ -6,31 +6,28 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <atomic>
 
 namespace saturate::optim::cpu {
 namespace {
 
-constexpr int64_t slot = 1024;       // elements that are dealt out together
-constexpr int64_t least_slots = 16;  // of one thread
+// Elements that a thread takes at a time. Threads so work next to each other, which memory likes best, and one that the
+// system holds up does not keep the others waiting.
+constexpr int64_t share = 32768;
 
 // at::parallel_for is a template that needs OpenMP in this library too, whose runtime need not be LibTorch's.
-// TensorIterator's loop is compiled inside LibTorch and runs on its threads: here over a byte a slot, never touched.
-void parallel(int64_t slots, c10::function_ref<void(int64_t begin, int64_t end)> work) {
-  const at::Tensor bytes = at::empty({slots}, at::kByte);
+// TensorIterator's loop is compiled inside LibTorch and runs on its threads: here over a byte a thread, never touched.
+void on_threads(int64_t threads, c10::function_ref<void()> work) {
+  if (threads == 1) return work();
+  const at::Tensor bytes = at::empty({threads}, at::kByte);
   auto iterator = at::TensorIteratorConfig()
                       .set_check_mem_overlap(false)
                       .check_all_same_dtype(false)
                       .resize_outputs(false)
-                      .declare_static_shape({slots})
+                      .declare_static_shape({threads})
                       .add_output(bytes)
                       .build();
-  const char* first = static_cast<const char*>(bytes.const_data_ptr());
-  iterator.for_each(
-      [&](char** data, const int64_t*, int64_t size) {
-        const int64_t begin = data[0] - first;
-        work(begin, begin + size);
-      },
-      least_slots);
+  iterator.for_each([&](char**, const int64_t*, int64_t) { work(); }, /*grain_size=*/1);
 }
 
 }  // namespace
@@ -48,22 +45,26 @@ Blocks::Blocks(at::TensorList tensors) {
 }
 
 void Blocks::run(c10::function_ref<void(const Block&)> work) const {
-  const int64_t total = start_.back();
+  const int64_t total = start_.back(), shares = (total + share - 1) / share;
   if (total == 0) return;
-  // A block belongs to the thread in whose share it begins.
-  parallel((total + slot - 1) / slot, [&](int64_t begin_slot, int64_t end_slot) {
-    const int64_t begin = begin_slot * slot, end = std::min(end_slot * slot, total);
-    std::size_t tensor =
-        static_cast<std::size_t>(std::upper_bound(start_.begin(), start_.end(), begin) - start_.begin() - 1);
-    int64_t offset = (begin - start_[tensor] + block_size - 1) / block_size * block_size;
-    for (; tensor + 1 < start_.size() && start_[tensor] < end; ++tensor, offset = 0) {
-      const int64_t numel = start_[tensor + 1] - start_[tensor];
-      for (; offset < numel && start_[tensor] + offset < end; offset += block_size) {
-        work({tensor, offset, std::min(block_size, numel - offset),
-              first_block_[tensor] + static_cast<std::size_t>(offset / block_size)});
-      }
-    }
+  std::atomic<int64_t> next{0};
+  on_threads(std::min<int64_t>(shares, at::get_num_threads()), [&] {
+    for (int64_t i = next++; i < shares; i = next++) run(i * share, std::min((i + 1) * share, total), work);
   });
+}
+
+// A block belongs to the share in which it begins.
+void Blocks::run(int64_t begin, int64_t end, c10::function_ref<void(const Block&)> work) const {
+  std::size_t tensor =
+      static_cast<std::size_t>(std::upper_bound(start_.begin(), start_.end(), begin) - start_.begin() - 1);
+  int64_t offset = (begin - start_[tensor] + block_size - 1) / block_size * block_size;
+  for (; tensor + 1 < start_.size() && start_[tensor] < end; ++tensor, offset = 0) {
+    const int64_t numel = start_[tensor + 1] - start_[tensor];
+    for (; offset < numel && start_[tensor] + offset < end; offset += block_size) {
+      work({tensor, offset, std::min(block_size, numel - offset),
+            first_block_[tensor] + static_cast<std::size_t>(offset / block_size)});
+    }
+  }
 }
 
 std::vector<double> Blocks::per_tensor(const std::vector<double>& per_block) const {

@@ -27,14 +27,16 @@ struct Block {
 class Blocks {
  public:
   explicit Blocks(at::TensorList tensors);
-  /// Calls `work` for every block, on all of LibTorch's threads: each takes the same number of elements, be they of one
-  /// large tensor or of thousands of small ones.
+  /// Calls `work` for every block, on all of LibTorch's threads, be the blocks of one large tensor or of thousands of
+  /// small ones.
   void run(c10::function_ref<void(const Block&)> work) const;
   /// Sums a value per block into one per tensor.
   std::vector<double> per_tensor(const std::vector<double>& per_block) const;
   std::size_t count() const { return first_block_.back(); }
 
  private:
+  void run(int64_t begin, int64_t end, c10::function_ref<void(const Block&)> work) const;
+
   static constexpr int64_t block_size = 8192;
   std::vector<int64_t> start_;            // elements before each tensor, and all elements
   std::vector<std::size_t> first_block_;  // blocks before each tensor, and all blocks
