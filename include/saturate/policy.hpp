@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The axes of the Trainer, and the contract of a policy on each. Free of LibTorch, so that mistakes are found in a
-// fraction of a second. docs/policies.md has the contracts in prose and how to write a policy; policy_pack.hpp checks them
-// and sorts a pack into its axes.
+// fraction of a second. docs/policies.md has the contracts in prose and how to write a policy; policy_pack.hpp checks
+// them and sorts a pack into its axes.
 #pragma once
 
 #include <concepts>

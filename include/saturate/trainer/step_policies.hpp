@@ -23,8 +23,8 @@ ClipResult clip(Clipping& clipping, std::vector<at::Tensor>& gradients, const Cl
   }
 }
 
-/// What a schedule gives beside the factor of the step; a schedule whose factors have changed since `revision` makes the
-/// counter forget those that were filled ahead.
+/// What a schedule gives beside the factor of the step; a schedule whose factors have changed since `revision` makes
+/// the counter forget those that were filled ahead.
 template <class Schedule>
 optim::StepArgs step_args(Schedule& schedule, StepCounter& counter, int64_t& revision) {
   optim::StepArgs args;
