@@ -63,9 +63,10 @@ void train(const Arguments& arguments, const std::vector<std::string>& tactics) 
   const int64_t parts = has("accumulate") ? 4 : 1;
   torch::manual_seed(0);
   bench::Cnn net;
-  st::Trainer trainer(net, st::audit::detail::make_adamw(net->parameters(), 1e-3, has("fused-adamw")),
-                      st::CrossEntropy{}, st::audit::RuntimePrecision{has("bf16")},
-                      st::audit::RuntimeMemoryFormat{has("channels-last")}, st::Accumulate{parts}, st::Progress{});
+  st::Trainer trainer(
+      net, st::audit::detail::make_adamw(net->parameters(), 1e-3, has("fused-adamw")), st::CrossEntropy{},
+      st::audit::RuntimePrecision(has("bf16") ? st::audit::Precision::bf16 : st::audit::Precision::fp32),
+      st::audit::RuntimeMemoryFormat{has("channels-last")}, st::Accumulate{parts}, st::Progress{});
   st::data::PrefetchLoader<IdxSource> loader(
       IdxSource::fashion_mnist(Split::train, {}, arguments.data),
       {.batch_size = arguments.batch_size / parts, .shuffle = true, .workers = has("prefetch") ? 1 : 0});

@@ -64,7 +64,8 @@ class Row:
     kind: rate    median samples/s of ours over theirs; at least `bar`
           cost    median seconds of ours over theirs; at most `bar`
           paired  upper 95 % bound of the median ratio of seconds, round by round; at most `bar`
-          equal   both sides' `count` field, in every round"""
+          equal   both sides' `count` field, in every round
+          count   the `count` field of ours, in every round; at most `bar`"""
 
     name: str
     kind: str
@@ -80,9 +81,22 @@ class Comparison:
     rounds: int
 
 
-def optimizer(shape, environment, name, bar):
-    return Comparison([Process(f"{{build}}/benchmarks/bench_optimizers {shape}", 2, environment)],
-                      [Row(name, "rate", ("saturate",), ("torch",), bar)], rounds=15)
+def optimizer(arguments, environment, name, bar, rival="torch"):
+    return Comparison([Process(f"{{build}}/benchmarks/bench_optimizers {arguments}", 2, environment)],
+                      [Row(name, "rate", ("saturate",), (rival,), bar)], rounds=15)
+
+
+def optimizers():
+    """Each against its twin in torch::optim or a loop by hand, both with kept pages: few large tensors, many small."""
+    bars = {"adamw": (2.3, 3), "adam": (2.3, 3), "adagrad": (1.8, 1.8), "momentum": (1.1, 1.1), "sgd": (0.95, 0.95),
+            "rmsprop": (0.95, 0.95), "lion": (1, 1), "lamb": (1, 1), "lars": (1, 1)}
+    rows = []
+    for name, (large, small) in bars.items():
+        rival = "hand" if name in ("lion", "lamb", "lars") else "torch"
+        rows.append(optimizer(f"{name} 20 1000000", KEPT_PAGES, f"{name} / {rival}, 20 x 1 M", large, rival))
+        rows.append(optimizer(f"{name} 2000 1000", KEPT_PAGES, f"{name} / {rival}, 2000 x 1000", small, rival))
+    rows.append(optimizer("adamw-copy 20 1000000", KEPT_PAGES, "adamw / copy of its bytes, 20 x 1 M", 0.9, "copy"))
+    return rows
 
 
 CNN = ("{build}/benchmarks/throughput --model cnn --device cpu --policies keep_pages,channels_last,prefetch=1 "
@@ -92,9 +106,9 @@ CNN_IN_PYTHON = "{python} {peers}/train_cnn.py --batches 120"
 
 GROUPS = {
     "foundation": [
-        optimizer("20 1000000", {}, "fused AdamW / torch::optim::AdamW, 20 x 1 M", 6),
-        optimizer("20 1000000", KEPT_PAGES, "fused AdamW / torch::optim::AdamW, kept pages", 2.3),
-        optimizer("2000 1000", {}, "fused AdamW / torch::optim::AdamW, 2000 x 1000", 3),
+        optimizer("adamw 20 1000000", {}, "fused AdamW / torch::optim::AdamW, 20 x 1 M", 6),
+        optimizer("adamw 20 1000000", KEPT_PAGES, "fused AdamW / torch::optim::AdamW, kept pages", 2.3),
+        optimizer("adamw 2000 1000", {}, "fused AdamW / torch::optim::AdamW, 2000 x 1000", 3),
         Comparison(
             [Process("{build}/benchmarks/bench_loader", 4), Process("{python} {peers}/dataloader.py", 4)],
             [Row("loader / torch::data", "rate", ("saturate_0", "saturate_2"), ("torch_0", "torch_2"), 4),
@@ -116,6 +130,18 @@ GROUPS = {
         Comparison(
             [Compile("saturate.hpp", "saturate/saturate.hpp"), Compile("torch.h", "torch/torch.h")],
             [Row("compile time, saturate.hpp / torch.h", "cost", ("saturate.hpp",), ("torch.h",), 1.15)], rounds=3),
+    ],
+    "numerics": [
+        *optimizers(),
+        Comparison(
+            [Process("{build}/benchmarks/bench_numerics clip_step_ema", 1, KEPT_PAGES),
+             Process("{python} {peers}/clip_step_ema.py", 1, KEPT_PAGES)],
+            [Row("clip + AdamW + EMA / Python, 2000 x 1000", "rate", ("saturate",), ("python",), 1.2)], rounds=15),
+        Comparison([Process("{build}/benchmarks/bench_numerics host_reads")],
+                   [Row("host reads of 100 windows with everything on", "count", ("reads",), ("reads",), 0)], rounds=3),
+        Comparison([Process("{build}/benchmarks/bench_numerics scaler", 2, KEPT_PAGES)],
+                   [Row("scaler of a step / a pass over the gradients", "cost", ("scaler",), ("pass",), 1.05)],
+                   rounds=31),
     ],
 }
 
@@ -302,6 +328,9 @@ def judge(row, samples):
         held = len(counts[ours]) == 1 and counts[ours] == counts[theirs] and None not in counts[ours]
         texts = [",".join(str(count) for count in counts[side]) for side in (ours, theirs)]
         return texts[0] if held else " / ".join(texts), held, ours, theirs
+    if row.kind == "count":
+        most = max(answer["count"] for answer in samples[ours])
+        return str(most), most <= row.bar, ours, theirs
     if row.kind == "paired":
         ratios = [mine["seconds"] / other["seconds"] for mine, other in zip(samples[ours], samples[theirs])]
         value = upper_bound(ratios)
@@ -313,7 +342,8 @@ def judge(row, samples):
 
 
 def bar_text(row):
-    return {"rate": f">= {row.bar:g} x", "cost": f"<= {row.bar:g}", "paired": f"<= {row.bar:g}", "equal": "equal"}[row.kind]
+    return {"rate": f">= {row.bar:g} x", "cost": f"<= {row.bar:g}", "paired": f"<= {row.bar:g}", "count": f"<= {row.bar:g}",
+            "equal": "equal"}[row.kind]
 
 
 def info_of(side, infos):

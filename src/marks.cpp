@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/marks.hpp"
 
+#include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
 
 namespace saturate::marks {
@@ -43,27 +44,70 @@ Scope::Scope(std::shared_ptr<const Names> names, Observer* observer)
 
 Scope::~Scope() { detail::active = outer_; }
 
-std::string_view current() {
-  const Scope* scope = detail::active;
-  return scope == nullptr || scope->stack_.empty() ? std::string_view() : scope->stack_.back()->front();
+bool Scope::enter(const torch::nn::Module& module) {
+  const auto* names = names_->find(&module);
+  if (names == nullptr) return false;  // not part of the bound model: no name, nothing to act on
+  stack_.push_back(names);
+  try {
+    if (observer_ != nullptr) observer_->enter(*names, module);
+  } catch (...) {
+    stack_.pop_back();
+    throw;
+  }
+  return true;
 }
 
-Part::Part(Scope& scope, const torch::nn::Module& module)
-    : scope_(scope), module_(module), names_(scope.names_->find(&module)) {
-  if (names_ == nullptr) return;  // not part of the bound model: no name, nothing to act on
-  scope_.stack_.push_back(names_);
+void Scope::leave(const torch::nn::Module& module) noexcept {
+  if (observer_ != nullptr) observer_->leave(*stack_.back(), module);
+  stack_.pop_back();
+}
+
+std::string_view current() {
+  for (const Scope* scope = detail::active; scope != nullptr; scope = scope->outer_) {
+    if (!scope->stack_.empty()) return scope->stack_.back()->front();
+  }
+  return {};
+}
+
+Part::Part(Scope& innermost, const torch::nn::Module& module) : module_(module) {
+  std::vector<Scope*> scopes;
+  for (Scope* scope = &innermost; scope != nullptr; scope = scope->outer_) scopes.push_back(scope);
   try {
-    if (scope_.observer_ != nullptr) scope_.observer_->enter(*names_, module_);
+    for (auto scope = scopes.rbegin(); scope != scopes.rend(); ++scope) {
+      if (!(*scope)->enter(module)) continue;
+      entered_.push_back(*scope);
+      const Observer* observer = (*scope)->observer_;
+      keeps_fp32_ = keeps_fp32_ || (observer != nullptr && observer->keeps_fp32(module));
+    }
   } catch (...) {
-    scope_.stack_.pop_back();
+    for (; !entered_.empty(); entered_.pop_back()) entered_.back()->leave(module_);
     throw;
   }
 }
 
 Part::~Part() {
-  if (names_ == nullptr) return;
-  if (scope_.observer_ != nullptr) scope_.observer_->leave(*names_, module_);
-  scope_.stack_.pop_back();
+  for (; !entered_.empty(); entered_.pop_back()) entered_.back()->leave(module_);
 }
+
+namespace detail {
+namespace {
+bool narrow_float(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+}  // namespace
+
+void IslandScope::input(at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  if (!any_) device_ = tensor.device().type();
+  any_ = true;
+  if (!narrow_float(tensor.scalar_type())) return;
+  if (!narrow_) narrow_ = tensor.scalar_type();
+  tensor = tensor.to(at::kFloat);
+}
+
+void IslandScope::open() { off_.emplace(device_, at::autocast::get_autocast_dtype(device_), /*enabled=*/false); }
+
+void IslandScope::output(at::Tensor& tensor) const {
+  if (narrow_ && tensor.defined() && tensor.scalar_type() == at::kFloat) tensor = tensor.to(*narrow_);
+}
+}  // namespace detail
 
 }  // namespace saturate::marks

@@ -32,4 +32,10 @@ class StateError : public Error {
   using Error::Error;
 };
 
+/// A value that is not finite, where the caller asked to be told by an exception. Nothing has been changed.
+class NonFiniteError : public Error {
+ public:
+  using Error::Error;
+};
+
 }  // namespace saturate

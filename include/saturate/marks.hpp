@@ -8,10 +8,18 @@
 // one thread-local read.
 #pragma once
 
+#include "saturate/for_each_tensor.hpp"
+#include "saturate/precision/autocast_scope.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,6 +38,7 @@ class Names {
   /// nullptr when the module is not part of the bound model.
   const std::vector<std::string>* find(const torch::nn::Module* module) const;
   const std::vector<std::string>& all() const { return all_; }
+  const std::unordered_map<const torch::nn::Module*, std::vector<std::string>>& by_module() const { return names_; }
 
  private:
   friend std::shared_ptr<const Names> bind(const torch::nn::Module& root);
@@ -48,10 +57,12 @@ class Observer {
   virtual void enter(const std::vector<std::string>& names, const torch::nn::Module& module) = 0;
   /// Also when an exception leaves the part.
   virtual void leave(const std::vector<std::string>& names, const torch::nn::Module& module) noexcept = 0;
+  /// Whether the part runs in float32 inside autocast: its inputs are cast, and its outputs cast back.
+  virtual bool keeps_fp32(const torch::nn::Module&) const { return false; }
 };
 
-/// Turns marks on for this thread while the object lives; scopes nest, the inner one counts. Other threads see nothing
-/// of it.
+/// Turns marks on for this thread while the object lives. Scopes nest: every one that lives is told, the outer ones
+/// first. Other threads see nothing of it.
 class Scope {
  public:
   Scope(std::shared_ptr<const Names> names, Observer* observer = nullptr);
@@ -60,8 +71,11 @@ class Scope {
   Scope& operator=(const Scope&) = delete;
 
  private:
-  friend struct Part;
+  friend class Part;
   friend std::string_view current();
+  bool enter(const torch::nn::Module& module);
+  void leave(const torch::nn::Module& module) noexcept;
+
   std::shared_ptr<const Names> names_;
   Observer* observer_;
   std::vector<const std::vector<std::string>*> stack_;
@@ -72,16 +86,18 @@ class Scope {
 std::string_view current();
 
 /// One visit of a part.
-struct Part {
-  Part(Scope& scope, const torch::nn::Module& module);
+class Part {
+ public:
+  Part(Scope& innermost, const torch::nn::Module& module);
   ~Part();
   Part(const Part&) = delete;
   Part& operator=(const Part&) = delete;
+  bool keeps_fp32() const { return keeps_fp32_; }
 
  private:
-  Scope& scope_;
   const torch::nn::Module& module_;
-  const std::vector<std::string>* names_;
+  std::vector<Scope*> entered_;
+  bool keeps_fp32_ = false;
 };
 
 namespace detail {
@@ -95,17 +111,45 @@ auto& module_of(M& module) {
     return module;
   }
 }
+
+/// Autocast is off while this lives, on the device of the island's first tensor.
+class IslandScope {
+ public:
+  /// Casts a floating tensor of less than 32 bits to float32.
+  void input(at::Tensor& tensor);
+  void open();
+  /// Casts a float32 output to what the inputs were.
+  void output(at::Tensor& tensor) const;
+
+ private:
+  c10::DeviceType device_ = c10::DeviceType::CPU;
+  bool any_ = false;
+  std::optional<c10::ScalarType> narrow_;
+  std::optional<AutocastScope> off_;
+};
+
+template <class M, class... Inputs>
+auto run_in_fp32(M& part, const Inputs&... inputs) {
+  IslandScope island;
+  std::tuple<Inputs...> wide(inputs...);
+  visit_tensors(wide, [&](at::Tensor& tensor) { island.input(tensor); });
+  island.open();
+  auto output = std::apply([&](auto&... input) { return part.forward(input...); }, wide);
+  visit_tensors(output, [&](at::Tensor& tensor) { island.output(tensor); });
+  return output;
+}
 }  // namespace detail
 }  // namespace marks
 
 /// Runs `module.forward(inputs...)` as a marked part. `module` is a module holder, a shared_ptr to a module or a
 /// module.
 template <class M, class... Inputs>
-decltype(auto) call(M&& module, Inputs&&... inputs) {
+auto call(M&& module, Inputs&&... inputs) {
   auto& part = marks::detail::module_of(module);
   marks::Scope* scope = marks::detail::active;
   if (scope == nullptr) return part.forward(std::forward<Inputs>(inputs)...);
   const marks::Part visit(*scope, part);
+  if (visit.keeps_fp32()) return marks::detail::run_in_fp32(part, inputs...);
   return part.forward(std::forward<Inputs>(inputs)...);
 }
 
@@ -118,7 +162,7 @@ auto call_each(Sequential&& sequential, Tensor x) {
       x = part.forward(x);
     } else {
       const marks::Part visit(*scope, *part.ptr());
-      x = part.forward(x);
+      x = visit.keeps_fp32() ? marks::detail::run_in_fp32(part, x) : part.forward(x);
     }
   }
   return x;

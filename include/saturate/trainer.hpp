@@ -42,6 +42,9 @@ class Trainer {
               c10::Device(c10::kCPU)) {
     const auto wanted = step_.policies.options().device;
     const c10::Device device = wanted ? *wanted : detail::default_device();
+    if constexpr (requires { step_.policies.schedule().check_groups(std::size_t{}); }) {
+      step_.policies.schedule().check_groups(detail::group_count(*step_.optimizer));
+    }
     detail::set_up_model(module(), *step_.optimizer, device, step_.policies.accumulation().micro_batches());
     step_.policies.memory_format().convert(module());
     step_.device = device;
@@ -92,6 +95,11 @@ class Trainer {
   Model& model() { return step_.model; }
   optim::Optimizer& optimizer() { return *step_.optimizer; }
   c10::Device device() const { return step_.device; }
+  /// The policy or callback of type P that the Trainer holds: trainer.policy<st::Fp16>().scaler().
+  template <class P>
+  P& policy() {
+    return step_.policies.template find<P>();
+  }
   /// Names of the model's parts, for marks::Scope.
   const std::shared_ptr<const marks::Names>& names() const { return names_; }
   /// Learning rate of the coming step, first group.

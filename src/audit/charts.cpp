@@ -205,6 +205,26 @@ std::string batch_chart(const AuditReport& report) {
   return svg.str();
 }
 
+std::string lr_chart(const LrCurve& curve) {
+  std::vector<double> rates;
+  for (const LrPoint& point : curve.points) rates.push_back(point.lr);
+  const auto [low, high] = finite_range(rates);
+  if (curve.points.size() < 2 || !(low <= high)) return {};
+  const auto first = static_cast<double>(curve.points.front().step),
+             last = static_cast<double>(curve.points.back().step);
+  if (!(first < last)) return {};
+  const Scale y = padded(low, high, 170, 22);
+  const Scale x{first, last, 14, 98, false};
+  Svg svg(190, "learning rate over the optimizer steps");
+  label_ends(svg, y, low, high, text::number);
+  std::vector<std::pair<double, double>> points;
+  for (const LrPoint& point : curve.points) points.emplace_back(x(static_cast<double>(point.step)), y(point.lr));
+  svg.path(points, "curve accent");
+  svg.text(14, 187, "start", "step " + text::thousands(first));
+  svg.text(98, 187, "end", "step " + text::thousands(last));
+  return svg.str();
+}
+
 std::string loader_chart(double loader, double training) {
   const double top = std::max(loader, training);
   if (!(top > 0) || !std::isfinite(top)) return {};

@@ -21,6 +21,9 @@ std::string loss_chart(const TacticResult& candidate);
 /// Samples per second over the batch size.
 std::string batch_chart(const AuditReport& report);
 
+/// The learning rate over the steps. Empty when there is nothing to draw.
+std::string lr_chart(const LrCurve& curve);
+
 /// What the loader delivers against what training takes.
 std::string loader_chart(double loader, double training);
 

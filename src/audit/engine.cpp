@@ -221,6 +221,7 @@ class Session {
     for (const int64_t size : workload_.batch_sizes) {
       BatchPoint point;
       point.batch_size = size;
+      if (workload_.lr_advice) point.lr_advice = workload_.lr_advice(size);
       try {
         if (now() < until) {
           measure_batch_size(point);

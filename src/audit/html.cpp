@@ -172,6 +172,8 @@ std::string batch_card(const AuditReport& report) {
   for (const BatchPoint& point : report.batch_curve) {
     if (!point.error.empty()) html += paragraph(std::to_string(point.batch_size) + ": " + point.error, "note");
   }
+  const BatchPoint* fastest = report.fastest_batch();
+  if (fastest != nullptr && !fastest->lr_advice.empty()) html += paragraph(fastest->lr_advice, "note");
   return html + "</div>\n";
 }
 
@@ -179,6 +181,13 @@ std::string limits(const AuditReport& report) {
   const std::string cards = loader_card(report) + batch_card(report);
   if (cards.empty()) return {};
   return heading("What else limits the speed") + "<div class=\"two\">\n" + cards + "</div>\n";
+}
+
+std::string learning_rate(const AuditReport& report) {
+  const std::string chart = report.lr_curve ? lr_chart(*report.lr_curve) : std::string();
+  if (chart.empty()) return {};
+  return heading("The learning rate") + paragraph(report.lr_curve->title) + "<div class=\"card\">\n" + chart +
+         "</div>\n";
 }
 
 std::string table_row(const TacticResult& tactic) {
@@ -275,7 +284,7 @@ std::string machine_block(const AuditReport& report) {
 
 std::string AuditReport::to_html() const {
   return head(*this) + title(*this) + hero(*this) + apply_steps(*this) + tiles(*this) + worth(*this) + limits(*this) +
-         reasons(*this) + rounds(*this) + method(*this) + machine_block(*this) +
+         learning_rate(*this) + reasons(*this) + rounds(*this) + method(*this) + machine_block(*this) +
          "<footer>Made by saturate. This page is whole in itself: it loads nothing and sends "
          "nothing.</footer>\n</main>\n"
          "</body>\n</html>\n";

@@ -98,6 +98,7 @@ void fields(auto& visit, BatchPoint& v) {
   visit("batch_size", v.batch_size);
   visit("rounds", v.rounds);
   visit("error", v.error);
+  visit("lr_advice", v.lr_advice);
 }
 void fields(auto& visit, TacticResult& v) {
   visit("id", v.id);
@@ -109,6 +110,14 @@ void fields(auto& visit, TacticResult& v) {
   visit("verdict", v.verdict);
   visit("rules", v.rules);
   visit("raw", v.raw);
+}
+void fields(auto& visit, LrPoint& v) {
+  visit("step", v.step);
+  visit("lr", v.lr);
+}
+void fields(auto& visit, LrCurve& v) {
+  visit("title", v.title);
+  visit("points", v.points);
 }
 void fields(auto& visit, Recommendation& v) {
   visit("tactics", v.tactics);
@@ -133,6 +142,7 @@ void fields(auto& visit, AuditReport& v) {
   visit("batch_curve", v.batch_curve);
   visit("tactics", v.tactics);
   visit("together", v.together);
+  visit.where_given("lr_curve", v.lr_curve);
 }
 
 // ---- writing
@@ -143,6 +153,10 @@ struct Writer {
   template <class T>
   void operator()(const char* name, T& value) {
     json[name] = to(value);
+  }
+  template <class T>
+  void where_given(const char* name, std::optional<T>& value) {
+    if (value) (*this)(name, *value);
   }
 
   // JSON has no word for these; null would not say which one it was.
@@ -186,6 +200,12 @@ struct Reader {
     const std::string at = path.empty() ? name : path + "." + name;
     if (!json.is_object() || !json.contains(name)) throw DataError("'" + at + "' is missing");
     from(json.at(name), value, at);
+  }
+  // A field that files from before it was thought of lack.
+  template <class T>
+  void where_given(const char* name, std::optional<T>& value) {
+    value.reset();
+    if (json.contains(name)) (*this)(name, value.emplace());
   }
 
   [[noreturn]] static void wrong(const std::string& at, const char* wanted) {

@@ -97,6 +97,9 @@ void print_head(std::ostream& out, const AuditReport& report) {
     out << "  batch size " << p.batch_size << ": "
         << (p.error.empty() ? text::thousands(p.samples_per_second()) + " samples/s" : p.error) << '\n';
   }
+  if (const BatchPoint* fastest = report.fastest_batch(); fastest != nullptr && !fastest->lr_advice.empty()) {
+    out << "    " << fastest->lr_advice << '\n';
+  }
 }
 
 }  // namespace
@@ -144,6 +147,13 @@ const TacticResult* AuditReport::find(std::string_view id) const {
   if (together && id == together->id) return &*together;
   const auto at = std::find_if(tactics.begin(), tactics.end(), [&](const TacticResult& t) { return t.id == id; });
   return at == tactics.end() ? nullptr : &*at;
+}
+
+const BatchPoint* AuditReport::fastest_batch() const {
+  const auto slower = [](const BatchPoint& a, const BatchPoint& b) {
+    return a.samples_per_second() < b.samples_per_second();
+  };
+  return batch_curve.empty() ? nullptr : &*std::max_element(batch_curve.begin(), batch_curve.end(), slower);
 }
 
 void AuditReport::rejudge() {

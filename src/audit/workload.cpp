@@ -43,7 +43,7 @@ PolicySettings settings_of(const TacticSet& tactics, int64_t batch_size) {
   PolicySettings settings;
   settings.fused_optimizer = tactics.has("fused-adamw");
   settings.channels_last = tactics.has("channels-last");
-  settings.bf16 = tactics.has("bf16");
+  if (tactics.has("bf16")) settings.precision = Precision::bf16;
   if (tactics.has("prefetch")) settings.workers = 1;
   if (const auto k = tactics.value("accumulate")) settings.accumulate = std::min<int64_t>(std::stoll(*k), batch_size);
   return settings;

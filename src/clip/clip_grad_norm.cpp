@@ -4,6 +4,8 @@
 #include "saturate/error.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_clamp_max.h>
+#include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/clamp_max.h>
@@ -13,38 +15,142 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 namespace saturate {
+namespace {
 
-ClipResult ClipGradNorm::clip(std::vector<at::Tensor>& gradients) const {
-  const at::NoGradGuard no_grad;
-  if (gradients.empty()) return {at::zeros({}, at::kDouble), {}};
-  // One call a dtype and device: the kernels that handle many tensors at once want them alike.
-  std::map<std::pair<at::ScalarType, c10::DeviceIndex>, std::vector<at::Tensor>> alike;
+// The kernels that handle many tensors at once want them alike.
+using Alike = std::map<std::pair<at::ScalarType, c10::DeviceIndex>, std::vector<at::Tensor>>;
+
+Alike sorted(const std::vector<at::Tensor>& gradients) {
+  Alike alike;
   for (const at::Tensor& grad : gradients) {
     if (grad.numel() > 0) alike[{grad.scalar_type(), grad.device().index()}].push_back(grad);
   }
-  const at::Device device = gradients[0].device();
+  return alike;
+}
+
+at::Tensor on(const at::Tensor& tensor, c10::Device device) {
+  return tensor.device() == device ? tensor : tensor.to(device, /*non_blocking=*/true);
+}
+
+at::Tensor norm_of(const Alike& alike, double norm_type, c10::Device device) {
   std::vector<at::Tensor> norms;
   for (const auto& [kind, tensors] : alike) {
-    for (const at::Tensor& norm : at::_foreach_norm(tensors, 2, at::kDouble)) {
-      norms.push_back(norm.device() == device ? norm : norm.to(device));
-    }
+    for (const at::Tensor& norm : at::_foreach_norm(tensors, norm_type, at::kDouble)) norms.push_back(on(norm, device));
   }
-  if (norms.empty()) return {at::zeros({}, gradients[0].options().dtype(at::kDouble).requires_grad(false)), {}};
-  const at::Tensor norm = at::linalg_vector_norm(at::stack(norms));
+  if (norms.empty()) return at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
+  return at::linalg_vector_norm(at::stack(norms), norm_type);
+}
+
+at::Tensor not_finite(const at::Tensor& norm) { return at::isfinite(norm).logical_not().to(at::kFloat); }
+
+// Scales `gradients` to max_norm; gives their norm before.
+at::Tensor scale_to(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type) {
+  const Alike alike = sorted(gradients);
+  const c10::Device device = gradients[0].device();
+  const at::Tensor norm = norm_of(alike, norm_type, device);
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0).to(at::kFloat);
-  for (auto& [kind, tensors] : alike) {
-    at::_foreach_mul_(tensors, tensors[0].device() == device ? factor : factor.to(tensors[0].device()));
-  }
-  return {norm, at::isfinite(norm).logical_not().to(at::kFloat)};
+  for (const auto& [kind, tensors] : alike) at::_foreach_mul_(tensors, on(factor, tensors[0].device()));
+  return norm;
+}
+
+void require_positive(const char* policy, const char* name, double value) {
+  if (value > 0) return;
+  throw ConfigError(c10::str(policy, ": ", name, " is ", value, "; give a value above 0"));
+}
+
+}  // namespace
+
+at::Tensor grad_norm(const std::vector<at::Tensor>& gradients, double norm_type) {
+  const at::NoGradGuard no_grad;
+  return norm_of(sorted(gradients), norm_type, gradients.empty() ? c10::Device(c10::kCPU) : gradients[0].device());
+}
+
+at::Tensor ClipContext::mean_loss() const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor sum = loss_sum.to(at::kDouble);
+  return count.on_host() ? sum / count.host : sum / count.device;
+}
+
+ClipResult ClipGradNorm::clip(std::vector<at::Tensor>& gradients) const {
+  const at::NoGradGuard no_grad;
+  if (gradients.empty()) return {grad_norm(gradients), {}};
+  const at::Tensor norm = scale_to(gradients, max_norm, norm_type);
+  return {norm, not_finite(norm)};
 }
 
 void ClipGradNorm::validate() const {
-  if (max_norm > 0) return;
-  throw ConfigError(c10::str("ClipGradNorm: max_norm is ", max_norm, "; give a value above 0"));
+  require_positive("ClipGradNorm", "max_norm", max_norm);
+  require_positive("ClipGradNorm", "norm_type", norm_type);
+}
+
+ClipResult ClipGradNormPerGroup::clip(std::vector<at::Tensor>& gradients, const ClipContext& context) const {
+  const at::NoGradGuard no_grad;
+  if (gradients.empty()) return {grad_norm(gradients), {}};
+  std::map<std::size_t, std::vector<at::Tensor>> groups;
+  for (std::size_t i = 0; i < gradients.size(); ++i) groups[context.groups[i]].push_back(gradients[i]);
+  if (max_norms.size() != 1 && groups.rbegin()->first >= max_norms.size()) {
+    throw ConfigError(c10::str("ClipGradNormPerGroup: ", max_norms.size(), " max_norms, but the optimizer has a group ",
+                               groups.rbegin()->first, "; give one a group, or one for all"));
+  }
+  std::vector<at::Tensor> norms;
+  for (const auto& [group, members] : groups) {
+    const double max_norm = max_norms.size() == 1 ? max_norms[0] : max_norms[group];
+    norms.push_back(on(scale_to(members, max_norm, norm_type), gradients[0].device()));
+  }
+  const at::Tensor norm = at::linalg_vector_norm(at::stack(norms), norm_type);
+  return {norm, not_finite(norm)};
+}
+
+void ClipGradNormPerGroup::validate() const {
+  if (max_norms.empty())
+    throw ConfigError("ClipGradNormPerGroup: max_norms is empty; give one a group, or one for all");
+  for (const double max_norm : max_norms) require_positive("ClipGradNormPerGroup", "max_norm", max_norm);
+  require_positive("ClipGradNormPerGroup", "norm_type", norm_type);
+}
+
+ClipResult ClipGradValue::clip(std::vector<at::Tensor>& gradients) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor norm = grad_norm(gradients);
+  for (const auto& [kind, tensors] : sorted(gradients)) {
+    at::_foreach_clamp_min_(tensors, -clip_value);
+    at::_foreach_clamp_max_(tensors, clip_value);
+  }
+  return {norm, not_finite(norm)};
+}
+
+void ClipGradValue::validate() const { require_positive("ClipGradValue", "clip_value", clip_value); }
+
+ClipResult AdaptiveGradClip::clip(std::vector<at::Tensor>& gradients, const ClipContext& context) const {
+  const at::NoGradGuard no_grad;
+  const auto unit_norm = [](const at::Tensor& tensor) {
+    if (tensor.dim() <= 1) return at::linalg_vector_norm(tensor, 2, c10::nullopt, false, at::kDouble);
+    return at::linalg_vector_norm(tensor.flatten(1), 2, at::IntArrayRef{1}, false, at::kDouble);
+  };
+  std::vector<at::Tensor> norms;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    at::Tensor& grad = gradients[i];
+    if (grad.numel() == 0) continue;
+    const at::Tensor of_grad = unit_norm(grad);
+    const at::Tensor limit = unit_norm(context.parameters[i]).clamp_min(eps) * clip_factor;
+    at::Tensor factor = (limit / of_grad.clamp_min(1e-6)).clamp_max(1.0).to(grad.scalar_type());
+    std::vector<int64_t> shape(grad.dim(), 1);
+    if (grad.dim() > 1) shape[0] = grad.size(0);
+    grad.mul_(factor.view(shape));
+    norms.push_back(on(at::linalg_vector_norm(of_grad), gradients[0].device()));
+  }
+  if (norms.empty()) return {grad_norm({}), {}};
+  const at::Tensor norm = at::linalg_vector_norm(at::stack(norms));
+  return {norm, not_finite(norm)};
+}
+
+void AdaptiveGradClip::validate() const {
+  require_positive("AdaptiveGradClip", "clip_factor", clip_factor);
+  require_positive("AdaptiveGradClip", "eps", eps);
 }
 
 }  // namespace saturate

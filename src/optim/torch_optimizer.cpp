@@ -30,7 +30,13 @@ void TorchOptimizer::step(const StepArgs& args) {
     if (*flag.const_data_ptr<float>() != 0) return;
   }
   auto& groups = optimizer_->param_groups();
-  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(base_lrs_[i] * factor);
+  const auto& factors = args.group_lr_factors;
+  if (!factors.empty() && factors.size() != groups.size()) {
+    throw ConfigError(
+        c10::str(factors.size(), " learning-rate factors for ", groups.size(), " groups; give one a group"));
+  }
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    groups[i].options().set_lr(base_lrs_[i] * (factors.empty() ? factor : factors[i]));
   optimizer_->step();
 }
 
@@ -42,6 +48,17 @@ std::vector<at::Tensor> TorchOptimizer::parameters() const {
   for (const auto& group : optimizer_->param_groups()) {
     for (const at::Tensor& param : group.params()) {
       if (seen.insert(param.unsafeGetTensorImpl()).second) result.push_back(param);
+    }
+  }
+  return result;
+}
+
+std::vector<std::size_t> TorchOptimizer::groups() const {
+  std::vector<std::size_t> result;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (std::size_t i = 0; i < optimizer_->param_groups().size(); ++i) {
+    for (const at::Tensor& param : optimizer_->param_groups()[i].params()) {
+      if (seen.insert(param.unsafeGetTensorImpl()).second) result.push_back(i);
     }
   }
   return result;

@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <limits>
 #include <unordered_set>
 
@@ -71,13 +72,28 @@ void move_to(at::Tensor& tensor, c10::Device device) {
   tensor = tensor.to(device, /*non_blocking=*/tensor.is_cpu() && tensor.is_pinned());
 }
 
-std::vector<at::Tensor> defined_gradients(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> result;
-  result.reserve(parameters.size());
-  for (const at::Tensor& parameter : parameters) {
-    if (parameter.grad().defined()) result.push_back(parameter.grad());
+GradientList defined_gradients(const optim::Optimizer& optimizer, const std::vector<at::Tensor>& parameters) {
+  const std::vector<at::Tensor> gradients = optimizer.gradients();
+  const std::vector<std::size_t> groups = optimizer.groups();
+  GradientList result;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    result.gradients.push_back(gradients[i]);
+    result.parameters.push_back(parameters[i]);
+    result.groups.push_back(groups[i]);
   }
   return result;
+}
+
+std::size_t group_count(const optim::Optimizer& optimizer) {
+  std::size_t count = 1;
+  for (const std::size_t group : optimizer.groups()) count = std::max(count, group + 1);
+  return count;
+}
+
+at::Tensor at_least_float(const at::Tensor& sum) {
+  const bool narrow = sum.scalar_type() == at::kHalf || sum.scalar_type() == at::kBFloat16;
+  return narrow ? sum.to(at::kFloat) : sum;
 }
 
 void divide(std::vector<at::Tensor>& gradients, const Count& count) {

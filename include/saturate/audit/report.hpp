@@ -11,6 +11,7 @@
 
 #include "saturate/audit/judge.hpp"
 #include "saturate/audit/machine.hpp"
+#include "saturate/schedule/schedule_curve.hpp"
 
 namespace saturate::audit {
 
@@ -32,6 +33,7 @@ struct BatchPoint {
   int64_t batch_size = 0;
   std::vector<RoundResult> rounds;
   std::string error;                  ///< why there are no rounds (out of memory); empty: there are
+  std::string lr_advice;              ///< what the learning rate would have to become; empty: nothing to say
   double samples_per_second() const;  ///< median over the rounds; 0 without
   int64_t peak_bytes() const;
 };
@@ -68,9 +70,12 @@ struct AuditReport {
   std::vector<BatchPoint> batch_curve;
   std::vector<TacticResult> tactics;
   std::optional<TacticResult> together;  ///< when at least two paid
+  std::optional<LrCurve> lr_curve;       ///< of the schedule that is meant to be trained with; plotted when given
   Recommendation recommendation;
 
   const TacticResult* find(std::string_view id) const;
+  /// nullptr without a curve.
+  const BatchPoint* fastest_batch() const;
 
   /// The JSON text: everything, with numbers that read back exactly. @throws DataError for text that is not valid.
   std::string to_json() const;

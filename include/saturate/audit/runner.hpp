@@ -80,6 +80,8 @@ struct Workload {
   /// The baseline at another batch size, for the curve over `batch_sizes`.
   std::function<std::unique_ptr<Runner>(int64_t batch_size)> make_with_batch_size = {};
   std::vector<int64_t> batch_sizes = {};
+  /// What to do with the learning rate at another batch size, in words.
+  std::function<std::string(int64_t batch_size)> lr_advice = {};
   int64_t batch_size = 0;  ///< the workload's own batch size; 0: not told
 };
 

@@ -4,7 +4,9 @@
 #pragma once
 
 #include "saturate/accumulation/accumulate.hpp"
+#include "saturate/averaging/ema.hpp"
 #include "saturate/clip/clip_grad_norm.hpp"
+#include "saturate/clip/skip_spikes.hpp"
 #include "saturate/memory_format/channels_last.hpp"
 #include "saturate/policy.hpp"
 #include "saturate/precision/precision.hpp"
@@ -17,21 +19,46 @@
 
 namespace saturate::audit {
 
-/// Fp32 or Bf16.
-struct RuntimePrecision {
+enum class Precision { fp32, tf32, bf16, fp16 };
+
+/// Fp32, Tf32, Bf16 or Fp16.
+class RuntimePrecision {
+ public:
   using axis = saturate::axis::precision;
-  bool bf16 = false;
+
+  explicit RuntimePrecision(Precision precision = Precision::fp32, const GradScalerOptions& scaler = {});
 
   class Scope {
    public:
-    Scope(bool on, c10::DeviceType device) {
-      if (on) autocast_.emplace(device, c10::ScalarType::BFloat16);
-    }
+    Scope(Precision precision, c10::DeviceType device);
 
    private:
     std::optional<AutocastScope> autocast_;
   };
-  Scope scope(c10::DeviceType device) const { return {bf16, device}; }
+  class WindowScope {
+   public:
+    explicit WindowScope(Precision precision) {
+      if (precision == Precision::tf32) tf32_.emplace();
+    }
+
+   private:
+    std::optional<Tf32Scope> tf32_;
+  };
+  Scope scope(c10::DeviceType device) const { return {precision_, device}; }
+  WindowScope window_scope() const { return WindowScope(precision_); }
+  void attach(torch::nn::Module& model, c10::Device device);
+  // Undefined without a scaler.
+  at::Tensor root_scale() const { return fp16_ ? fp16_->root_scale() : at::Tensor(); }
+  at::Tensor unscale(const std::vector<at::Tensor>& gradients) const {
+    return fp16_ ? fp16_->unscale(gradients) : at::Tensor();
+  }
+  void after_step(const at::Tensor& found_inf, const at::Tensor& idle) const {
+    if (fp16_) fp16_->after_step(found_inf, idle);
+  }
+
+ private:
+  Precision precision_;
+  std::optional<Fp16> fp16_;
 };
 static_assert(PrecisionPolicy<RuntimePrecision>);
 
@@ -47,19 +74,60 @@ struct RuntimeMemoryFormat {
 };
 static_assert(MemoryFormatPolicy<RuntimeMemoryFormat>);
 
-/// NoClip or ClipGradNorm.
-struct RuntimeClip {
-  using axis = saturate::axis::clipping;
-  std::optional<double> max_norm;
+struct ClipSettings {
+  std::optional<double> max_norm, max_value, adaptive_factor;
+  bool skip_spikes = false;
+  SpikeOptions spikes = {};
+};
 
-  ClipResult clip(std::vector<at::Tensor>& gradients) const {
-    return max_norm ? ClipGradNorm{*max_norm}.clip(gradients) : ClipResult{};
+/// NoClip, ClipGradNorm, ClipGradValue or AdaptiveGradClip, behind SkipSpikes or not.
+class RuntimeClip {
+ public:
+  using axis = saturate::axis::clipping;
+
+  RuntimeClip() = default;
+  /// @throws ConfigError more than one way of clipping.
+  explicit RuntimeClip(const ClipSettings& settings);
+
+  ClipResult clip(std::vector<at::Tensor>& gradients, const ClipContext& context) {
+    return spikes_ ? spikes_->clip(gradients, context) : clip_.clip(gradients, context);
   }
-  void validate() const {
-    if (max_norm) ClipGradNorm{*max_norm}.validate();
+  void after_step(const at::Tensor& refused) {
+    if (spikes_) spikes_->after_step(refused);
   }
+
+ private:
+  struct Inner {
+    using axis = saturate::axis::clipping;
+    ClipSettings settings;
+    ClipResult clip(std::vector<at::Tensor>& gradients, const ClipContext& context) const;
+  };
+  Inner clip_;
+  std::optional<SkipSpikes<Inner>> spikes_;
 };
 static_assert(ClippingPolicy<RuntimeClip>);
+
+/// NoAverage or Ema.
+class RuntimeAverage {
+ public:
+  using axis = saturate::axis::averaging;
+
+  RuntimeAverage() = default;
+  explicit RuntimeAverage(std::optional<EmaOptions> options) {
+    if (options) ema_.emplace(*options);
+  }
+  void attach(torch::nn::Module& model, c10::Device device) {
+    if (ema_) ema_->attach(model, device);
+  }
+  void update(const at::Tensor& refused) {
+    if (ema_) ema_->update(refused);
+  }
+  std::optional<Ema>& ema() { return ema_; }
+
+ private:
+  std::optional<Ema> ema_;
+};
+static_assert(AveragingPolicy<RuntimeAverage>);
 
 /// ConstantLr or WarmupCosine.
 struct RuntimeSchedule {
@@ -75,19 +143,20 @@ static_assert(SchedulePolicy<RuntimeSchedule>);
 
 /// A whole combination, as the programs take it on their command lines.
 struct PolicySettings {
-  bool bf16 = false;
+  Precision precision = Precision::fp32;
   bool channels_last = false;
   bool fused_optimizer = true;  ///< saturate::optim::AdamW, else torch::optim::AdamW
   bool keep_pages = false;
   int64_t accumulate = 1;
   int64_t workers = 0;   ///< loader threads; 0: the training thread reads
-  int64_t prefetch = 2;  ///< batches ahead
+  int64_t prefetch = 4;  ///< batches ahead
   int64_t threads = 0;   ///< intra-op threads; 0: LibTorch's default
-  std::optional<double> clip;
+  ClipSettings clip;
   std::optional<WarmupCosine> cosine;
+  std::optional<EmaOptions> ema;
 
-  /// Reads
-  /// "bf16,channels_last,accumulate=4,prefetch=1,clip=1.0,warmup_cosine=100:5000,threads=2,keep_pages,torch_adamw".
+  /// Reads "bf16,channels_last,accumulate=4,prefetch=1,clip=1.0,warmup_cosine=100:5000,ema=0.999,threads=2" and the
+  /// like;
   /// "" and "none" are the defaults. @throws ConfigError naming the word that is not known, and all that are.
   static PolicySettings parse(std::string_view text);
   /// The same text back, in a fixed order; "none" for the defaults.

@@ -14,6 +14,7 @@
 #include "saturate/observe/memory_meter.hpp"
 #include "saturate/observe/timing.hpp"
 #include "saturate/optim/adamw.hpp"
+#include "saturate/schedule/lr_scaling.hpp"
 #include "saturate/trainer.hpp"
 
 #include <algorithm>
@@ -68,9 +69,9 @@ class TrainerRunner final : public Runner {
                                     .prefetch = std::max(settings.prefetch, 2 * settings.accumulate)}),
         accumulate_(settings.accumulate),
         trainer_(model, make_adamw(model->parameters(), options.lr, settings.fused_optimizer), std::move(loss),
-                 RuntimePrecision{settings.bf16}, RuntimeMemoryFormat{settings.channels_last},
-                 Accumulate{settings.accumulate}, RuntimeClip{settings.clip}, RuntimeSchedule{settings.cosine},
-                 TrainerOptions{.device = options.device}) {}
+                 RuntimePrecision(settings.precision), RuntimeMemoryFormat{settings.channels_last},
+                 Accumulate{settings.accumulate}, RuntimeClip(settings.clip), RuntimeSchedule{settings.cosine},
+                 RuntimeAverage(settings.ema), TrainerOptions{.device = options.device}) {}
 
   RoundResult run(int64_t steps) override {
     const MemoryMeter meter;
@@ -120,7 +121,8 @@ class TrainerRunner final : public Runner {
 
   Loader loader_;
   int64_t accumulate_;
-  Trainer<Model, Loss, RuntimePrecision, RuntimeMemoryFormat, Accumulate, RuntimeClip, RuntimeSchedule, TrainerOptions>
+  Trainer<Model, Loss, RuntimePrecision, RuntimeMemoryFormat, Accumulate, RuntimeClip, RuntimeSchedule, RuntimeAverage,
+          TrainerOptions>
       trainer_;
   std::optional<saturate::detail::Windows<Loader>> windows_;
   std::vector<typename Loader::batch_type> window_;
@@ -157,6 +159,7 @@ Workload make_workload(WorkloadOptions options, MakeModel make_model, Loss loss,
     other.batch_size = batch_size;
     return make_runner(other, make_model, loss, source, detail::settings_of({}, batch_size));
   };
+  workload.lr_advice = [=](int64_t size) { return suggest_lr("AdamW", options.lr, size, options.batch_size); };
   workload.batch_sizes = options.batch_sizes;
   if (workload.batch_sizes.empty()) {
     const int64_t size = options.batch_size;

@@ -14,7 +14,7 @@ struct LoaderOptions {
   uint64_t seed = 0;        ///< of the order
   bool drop_last = false;   ///< leave out a last batch that is shorter
   int64_t workers = 1;      ///< threads that read; 0: the calling thread reads when it asks for a batch
-  int64_t prefetch = 2;     ///< batches that may be read or being read ahead of the loop; not less than 1
+  int64_t prefetch = 4;     ///< batches that may be read or being read ahead of the loop; not less than 1
   bool pin_memory = false;  ///< batches in page-locked memory, for your own copies to a GPU (a warning without CUDA)
   c10::Device device = c10::kCPU;  ///< with CUDA: batches arrive there, through pinned memory and a stream of their own
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "saturate/optim/fused_optimizer.hpp"
+#include "saturate/optim/adam.hpp"
 
 #include <vector>
 
@@ -18,19 +18,13 @@ struct AdamWOptions {
   bool maximize = false;
 };
 
-/// Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019) on
-/// LibTorch's fused kernel: one pass over parameters, gradients and moments.
-class AdamW final : public FusedOptimizer {
+/// Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019):
+/// p *= 1 - lr * weight_decay, then Adam's step without decay.
+class AdamW final : public Adam {
  public:
-  /// @throws ConfigError lr, eps or weight_decay negative; a beta outside [0, 1); see FusedOptimizer.
+  /// @throws ConfigError as Adam.
   explicit AdamW(std::vector<at::Tensor> params, const AdamWOptions& options = {});
   explicit AdamW(std::vector<ParamGroup> groups, const AdamWOptions& options = {});
-
- private:
-  void apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) override;
-  std::map<std::string, double> options() const override;
-
-  AdamWOptions options_;
 };
 
 }  // namespace saturate::optim

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,9 +20,14 @@ struct StepArgs {
   /// The same as a 0-dim float32 tensor on the parameters' device; wins over `lr_factor` when defined. Lets a schedule
   /// follow a step number that only the device knows.
   at::Tensor lr_factor_tensor;
+  /// One factor for each group, from a schedule per group; wins over both when not empty.
+  std::vector<double> group_lr_factors = {};
   /// 0-dim float32 on the parameters' device, 0 or 1: with 1 the step changes nothing, bit for bit. Undefined: the step
   /// is taken.
   at::Tensor found_inf;
+  /// Replaces every group's momentum (beta1 where the method calls it that); a one-cycle schedule gives it. An
+  /// optimizer without momentum takes no notice.
+  std::optional<double> momentum;
 };
 
 /// State by parameter name. Tensors are the live ones: clone them to keep a copy while training goes on.
@@ -47,6 +53,14 @@ class Optimizer {
 
   /// Every parameter once, tied ones too.
   virtual std::vector<at::Tensor> parameters() const = 0;
+  /// Called after the backward of every micro-batch. An optimizer that keeps gradients in a wider dtype than the
+  /// parameters' takes them over here.
+  virtual void gather_gradients() {}
+  /// What the step will use, to be unscaled and clipped in place: parallel to parameters(), undefined where there is
+  /// none.
+  virtual std::vector<at::Tensor> gradients() const;
+  /// Index of each parameter's group, parallel to parameters().
+  virtual std::vector<std::size_t> groups() const;
   /// Base learning rate of a group, before the schedule's factor. @throws ConfigError no such group.
   virtual double lr(std::size_t group = 0) const = 0;
   virtual void set_lr(double lr, std::size_t group = 0) = 0;

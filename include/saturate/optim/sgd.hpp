@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "saturate/optim/fused_optimizer.hpp"
+#include "saturate/optim/cohort_optimizer.hpp"
 
 #include <vector>
 
@@ -18,18 +18,16 @@ struct SGDOptions {
 };
 
 /// Stochastic gradient descent with momentum (Sutskever et al., "On the importance of initialization and momentum in
-/// deep learning", 2013) on LibTorch's fused kernel.
-class SGD final : public FusedOptimizer {
+/// deep learning", 2013). On the CPU, in float32 and float64: one loop; on CUDA LibTorch's fused kernel; in half
+/// precision on the CPU, where that kernel is wrong, at::_foreach_*.
+class SGD final : public CohortOptimizer {
  public:
-  /// @throws ConfigError a negative option; nesterov without momentum or with dampening; see FusedOptimizer.
+  /// @throws ConfigError a negative option; nesterov without momentum or with dampening; see CohortOptimizer.
   explicit SGD(std::vector<at::Tensor> params, const SGDOptions& options = {});
   explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& options = {});
 
  private:
   void apply(Cohort& cohort, at::TensorList grads, const KernelArgs& args) override;
-  std::map<std::string, double> options() const override;
-
-  SGDOptions options_;
 };
 
 }  // namespace saturate::optim

@@ -29,6 +29,7 @@ class TorchOptimizer final : public Optimizer {
   void step(const StepArgs& args) override;
   void zero_grad(bool set_to_none = true) override;
   std::vector<at::Tensor> parameters() const override;
+  std::vector<std::size_t> groups() const override;
   double lr(std::size_t group = 0) const override;
   void set_lr(double lr, std::size_t group = 0) override;
   void name_parameters(const NamedTensors&) override {}

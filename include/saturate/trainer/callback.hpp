@@ -3,7 +3,7 @@
 // of LibTorch; the events themselves are in events.hpp.
 #pragma once
 
-#include "saturate/policy.hpp"
+#include "saturate/policy_pack.hpp"
 
 #include <type_traits>
 
@@ -102,8 +102,9 @@ struct CheckPack {
        sizeof(CheckOnePerAxis<axis::recompute, Ps...>) + sizeof(CheckOnePerAxis<axis::memory_format, Ps...>) +
        sizeof(CheckOnePerAxis<axis::distributed, Ps...>) + sizeof(CheckOnePerAxis<axis::clipping, Ps...>) +
        sizeof(CheckOnePerAxis<axis::schedule, Ps...>) + sizeof(CheckOnePerAxis<axis::averaging, Ps...>) +
-       sizeof(CheckOnePerAxis<axis::capture, Ps...>) + sizeof(CheckOnePerAxis<axis::options, Ps...>) +
-       sizeof(CheckPairs<Ps...>) + (std::size_t{0} + ... + sizeof(typename CheckMember<Ps>::type)))>;
+       sizeof(CheckOnePerAxis<axis::guard, Ps...>) + sizeof(CheckOnePerAxis<axis::capture, Ps...>) +
+       sizeof(CheckOnePerAxis<axis::options, Ps...>) + sizeof(CheckPairs<Ps...>) +
+       (std::size_t{0} + ... + sizeof(typename CheckMember<Ps>::type)))>;
 };
 
 }  // namespace detail

@@ -91,10 +91,21 @@ class Windows {
   bool started_ = false;
 };
 
+// The averaged weights, where the averaging policy offers them for evaluation.
+template <class Averaging>
+auto evaluation_scope(Averaging& averaging) {
+  if constexpr (requires { averaging.evaluation_scope(); }) {
+    return averaging.evaluation_scope();
+  } else {
+    return NothingScope();
+  }
+}
+
 template <class Step, class Loader>
 Metrics evaluate(Step& step, torch::nn::Module& module, Loader& loader) {
   const at::NoGradGuard no_grad;  // not inference mode: a module may keep what it computes, and train with it later
   const ModeScope eval(module, /*train=*/false);
+  const auto averaged = evaluation_scope(step.policies.averaging());
   Count count;
   at::Tensor sum, correct;
   for (const auto& batch : loader) {

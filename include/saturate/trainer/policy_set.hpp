@@ -5,8 +5,8 @@
 #include "saturate/accumulation/accumulate.hpp"
 #include "saturate/clip/clip_grad_norm.hpp"
 #include "saturate/memory_format/channels_last.hpp"
-#include "saturate/policy.hpp"
 #include "saturate/policy_defaults.hpp"
+#include "saturate/policy_pack.hpp"
 #include "saturate/precision/precision.hpp"
 #include "saturate/schedule/schedule.hpp"
 #include "saturate/trainer/callback.hpp"
@@ -47,11 +47,24 @@ class PolicySet {
   auto& clipping() { return get<axis::clipping, NoClip>(); }
   auto& schedule() { return get<axis::schedule, ConstantLr>(); }
   auto& averaging() { return get<axis::averaging, NoAverage>(); }
+  auto& guard() { return get<axis::guard, NoGuard>(); }
   auto& capture() { return get<axis::capture, Eager>(); }
   auto& options() { return get<axis::options, TrainerOptions>(); }
 
   static constexpr bool scales_gradients = ScalesGradients<pick<axis::precision, Fp32, Ps...>>;
   static constexpr bool clips = !std::is_same_v<pick<axis::clipping, NoClip, Ps...>, NoClip>;
+  static constexpr bool guards = !std::is_same_v<pick<axis::guard, NoGuard, Ps...>, NoGuard>;
+  static constexpr bool treats_gradients = scales_gradients || clips || guards;
+
+  template <class P>
+  P& find() {
+    static_assert((std::is_same_v<unwrapped<Ps>, P> || ...), "saturate: the Trainer holds no policy of this type");
+    P* found = nullptr;
+    for_each([&](auto& item) {
+      if constexpr (std::is_same_v<std::remove_reference_t<decltype(item)>, P>) found = &item;
+    });
+    return *found;
+  }
 
   /// Calls `visit` with every policy and callback.
   template <class Visit>
@@ -59,13 +72,10 @@ class PolicySet {
     std::apply([&](auto&... item) { (visit(unwrap(item)), ...); }, pack_);
   }
 
-  /// Tells every callback that takes this event.
+  /// Tells every callback, and every policy, that takes this event.
   template <class Event>
   void tell(const Event& event) {
-    for_each([&](auto& item) {
-      using C = std::remove_reference_t<decltype(item)>;
-      if constexpr (!HasAxis<C>) deliver(item, event);
-    });
+    for_each([&](auto& item) { deliver(item, event); });
   }
 
  private:
@@ -91,7 +101,7 @@ class PolicySet {
   }
 
   std::tuple<Ps...> pack_;
-  std::tuple<Fp32, OneMicroBatch, NoRecompute, KeepFormat, SingleProcess, NoClip, ConstantLr, NoAverage, Eager,
+  std::tuple<Fp32, OneMicroBatch, NoRecompute, KeepFormat, SingleProcess, NoClip, ConstantLr, NoAverage, NoGuard, Eager,
              TrainerOptions>
       defaults_;
 };

@@ -5,16 +5,19 @@
 #include "saturate/data/batch.hpp"
 #include "saturate/for_each_tensor.hpp"
 #include "saturate/loss.hpp"
+#include "saturate/observe/window_replay.hpp"
 #include "saturate/optim/optimizer.hpp"
 #include "saturate/trainer/count.hpp"
 #include "saturate/trainer/policy_set.hpp"
 #include "saturate/trainer/step_counter.hpp"
+#include "saturate/trainer/step_policies.hpp"
 #include "saturate/trainer/step_support.hpp"
 
 #include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <span>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -62,15 +65,19 @@ class Step {
   StepResult operator()(std::span<const Batch> window) {
     require_window(window.size());
     const ClearOnError clear(*optimizer);
-    const auto micro_batches = prepare(window);
+    const auto precision = window_scope(policies.precision());
+    auto micro_batches = prepare(window);
     StepResult result;
     for (const auto& micro : micro_batches) result.samples += micro.samples;
     result.count = count_targets(micro_batches);
+    policies.guard().begin();
     policies.capture().run([&] {
       backward(micro_batches, result);
       policies.distributed().finish();
       update(result);
     });
+    if constexpr (requires { policies.precision().after_window(); }) policies.precision().after_window();
+    if constexpr (Policies::guards) policies.guard().end(replay_of(std::move(micro_batches), result.count));
     return result;
   }
 
@@ -154,9 +161,11 @@ class Step {
 
   void backward_one(const at::Tensor& sum, const Count& count, StepResult& result) {
     check_loss(sum, /*needs_graph=*/true);
-    run_backward(sum, root_.get(count, root_scale(), sum));
+    const at::Tensor wide = at_least_float(sum);
+    run_backward(wide, root_.get(count, root_scale(), wide));
+    optimizer->gather_gradients();
     // tensor_data() shares the value without the graph, and runs no operator.
-    add_to(result.loss_sum, sum.tensor_data());
+    add_to(result.loss_sum, wide.tensor_data());
   }
 
   at::Tensor root_scale() {
@@ -168,28 +177,81 @@ class Step {
   }
 
   void update(StepResult& result) {
-    result.refused = refuse_empty(result.count);
-    if (Policies::clips || Policies::scales_gradients || divides_later_) treat_gradients(result);
+    const at::Tensor empty = refuse_empty(result.count);
+    result.refused = empty;
+    at::Tensor found_inf;
+    if (Policies::treats_gradients || divides_later_) found_inf = treat_gradients(result);
     policies.distributed().agree(result.refused);
-    if (!nothing_to_learn(result)) {
-      optim::StepArgs args;
+    const bool nothing = nothing_to_learn(result);
+    if (!nothing) {
+      optim::StepArgs args = step_args(policies.schedule(), counter, schedule_revision_);
       args.found_inf = result.refused;
       counter.fill(args, [&](int64_t step) { return policies.schedule().factor(step); });
       optimizer->step(args);
     }
-    if constexpr (Policies::scales_gradients) policies.precision().after_step(result.refused);
+    if constexpr (Policies::scales_gradients) {
+      if (!nothing && found_inf.defined()) policies.precision().after_step(found_inf, empty);
+    }
+    if constexpr (requires { policies.clipping().after_step(result.refused); }) {
+      if (!nothing) policies.clipping().after_step(result.refused);
+    }
     counter.advance(result.refused);
     policies.averaging().update(result.refused);
     optimizer->zero_grad();
   }
 
-  void treat_gradients(StepResult& result) {
-    std::vector<at::Tensor> gradients = defined_gradients(parameters_);
-    if (divides_later_) divide(gradients, result.count);
-    if constexpr (Policies::scales_gradients) refuse(result.refused, policies.precision().unscale(gradients));
-    ClipResult clipped = policies.clipping().clip(gradients);
-    result.grad_norm = clipped.norm;
-    refuse(result.refused, clipped.refused);
+  /// Divides, unscales, clips and looks at the gradients. @return found_inf of the scaler, over all ranks.
+  at::Tensor treat_gradients(StepResult& result) {
+    GradientList list = defined_gradients(*optimizer, parameters_);
+    at::Tensor found_inf;
+    if (divides_later_) divide(list.gradients, result.count);
+    if constexpr (Policies::scales_gradients) {
+      found_inf = policies.precision().unscale(list.gradients);
+      if (found_inf.defined()) policies.distributed().agree(found_inf);
+      refuse(result.refused, found_inf);
+    }
+    if constexpr (Policies::clips) {
+      const ClipContext context{list.parameters, list.groups, result.loss_sum, result.count};
+      const ClipResult clipped = clip(policies.clipping(), list.gradients, context);
+      result.grad_norm = clipped.norm;
+      refuse(result.refused, clipped.refused);
+    }
+    if constexpr (Policies::guards) {
+      if (!result.grad_norm.defined()) result.grad_norm = grad_norm(list.gradients);
+      refuse(result.refused, policies.guard().check(result.loss_sum, result.grad_norm, found_inf));
+    }
+    return found_inf;
+  }
+
+  /// Runs a window again: forward and backward without an update, and without other ranks. Leaves gradients behind.
+  template <class MicroBatches>
+  WindowReplay replay_of(MicroBatches micro_batches, Count count) {
+    WindowReplay replay;
+    auto kept = std::make_shared<MicroBatches>(std::move(micro_batches));
+    for (auto& micro : *kept) {
+      visit_tensors(micro.inputs, [&](at::Tensor& tensor) { replay.inputs.push_back(tensor); });
+      visit_tensors(micro.target, [&](at::Tensor& tensor) { replay.targets.push_back(tensor); });
+    }
+    replay.run = [this, kept, count] {
+      const auto precision = window_scope(policies.precision());
+      StepResult unused;
+      unused.count = count;
+      for (const auto& micro : *kept) {
+        const auto alone = policies.distributed().micro_step(false);
+        auto [output, value] = forward(micro);
+        if constexpr (is_sum_count<decltype(value)>) {
+          backward_one(value.sum, Count(1.0), unused);
+        } else {
+          backward_one(value, count, unused);
+        }
+      }
+    };
+    replay.gradients = [this] { return optimizer->gradients(); };
+    replay.clear = [this] { optimizer->zero_grad(); };
+    if constexpr (requires { policies.precision().keep_fp32(std::string()); }) {
+      replay.keep_fp32 = [this](const std::string& pattern) { policies.precision().keep_fp32(pattern); };
+    }
+    return replay;
   }
 
   // The host knows it: a window without targets is refused like any other, but needs no optimizer.
@@ -202,6 +264,7 @@ class Step {
   std::vector<at::Tensor> parameters_;
   RootCache root_;
   bool divides_later_ = false;
+  int64_t schedule_revision_ = 0;
 };
 
 }  // namespace detail

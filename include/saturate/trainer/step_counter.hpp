@@ -32,6 +32,8 @@ class StepCounter {
   /// Steps taken; waits for the device where it must.
   int64_t exact();
   void set(int64_t step);
+  /// The factors have changed: what was filled ahead is not to be used.
+  void forget_factors() { table_ = at::Tensor(); }
 
  private:
   void follow();

@@ -62,7 +62,18 @@ void require_window(std::size_t micro_batches);
 void run_backward(const at::Tensor& loss, const at::Tensor& root);
 /// Nothing is launched when the tensor is there already.
 void move_to(at::Tensor& tensor, c10::Device device);
-std::vector<at::Tensor> defined_gradients(const std::vector<at::Tensor>& parameters);
+
+/// The gradients that there are, with what clipping may ask about each.
+struct GradientList {
+  std::vector<at::Tensor> gradients, parameters;
+  std::vector<std::size_t> groups;
+};
+GradientList defined_gradients(const optim::Optimizer& optimizer, const std::vector<at::Tensor>& parameters);
+
+std::size_t group_count(const optim::Optimizer& optimizer);
+
+/// A sum in float16 or bfloat16 as float32, so that a scaled root gradient and a window's sum fit.
+at::Tensor at_least_float(const at::Tensor& sum);
 void divide(std::vector<at::Tensor>& gradients, const Count& count);
 /// `total` may be undefined (0).
 void add_to(at::Tensor& total, const at::Tensor& value);

@@ -17,6 +17,8 @@
 
 #include "fake.hpp"
 #include "saturate/error.hpp"
+#include "saturate/schedule/decay.hpp"
+#include "saturate/schedule/warmup.hpp"
 
 namespace saturate::audit {
 namespace {
@@ -111,6 +113,34 @@ std::string read(const std::string& path) {
 
 void write(const std::string& path, const std::string& content) { std::ofstream(path, std::ios::binary) << content; }
 
+// Every tag is closed by its own name in the right order, attributes are quoted, and no stray < or & is left.
+std::string first_fault(const std::string& html) {
+  std::vector<std::string> open;
+  for (std::size_t at = html.find("<html"); at < html.size();) {
+    if (html[at] == '&') {
+      const auto end = html.find(';', at);
+      if (end == std::string::npos || end - at > 6) return "stray & at " + html.substr(at, 40);
+    }
+    if (html[at] != '<') {
+      ++at;
+      continue;
+    }
+    const auto end = html.find('>', at);
+    if (end == std::string::npos) return "unclosed tag";
+    const std::string tag = html.substr(at + 1, end - at - 1);
+    const std::string name = tag.substr(0, tag.find_first_of(" /", 1));
+    if (tag.find('<') != std::string::npos || std::count(tag.begin(), tag.end(), '"') % 2 != 0) return "tag " + tag;
+    if (tag.front() == '/') {
+      if (open.empty() || "/" + open.back() != tag) return tag + " closes " + (open.empty() ? "nothing" : open.back());
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(name);
+    }
+    at = end + 1;
+  }
+  return open.empty() ? "" : "never closed: " + open.back();
+}
+
 TEST_CASE("audit.json loads back bit for bit, and its rounds give the same verdicts") {
   const Folder folder;
   AuditReport report = sample_report();
@@ -118,6 +148,7 @@ TEST_CASE("audit.json loads back bit for bit, and its rounds give the same verdi
   report.tactics[1].raw.rounds[0].baseline.timed.step_seconds = {0.1, 1.0 / 3, -0.0, 5e-324, 1.7976931348623157e308};
   report.tactics[2].raw.rounds[0].baseline.timed.data_wait_seconds = std::numeric_limits<double>::infinity();
   report.batch_curve[1].rounds[0].loss_sum = std::nan("");
+  report.batch_curve[0].lr_advice = "advice";
   report.save(folder / "audit.json");
   AuditReport loaded = AuditReport::load(folder / "audit.json");
   CHECK(loaded.to_json() == report.to_json());
@@ -125,12 +156,44 @@ TEST_CASE("audit.json loads back bit for bit, and its rounds give the same verdi
         report.tactics[1].raw.rounds[0].baseline.timed.step_seconds);
   CHECK(std::signbit(loaded.tactics[1].raw.rounds[0].baseline.timed.step_seconds[2]));
   CHECK(std::isnan(loaded.batch_curve[1].rounds[0].loss_sum));
+  CHECK(loaded.batch_curve[0].lr_advice == "advice");
   CHECK(loaded.machine == report.machine);
   CHECK(loaded.check().empty());
   const std::string before = loaded.to_json();
   loaded.rejudge();
   CHECK(loaded.to_json() == before);
   CHECK(folder.files() == 1);  // no temporary file is left
+}
+
+TEST_CASE("a schedule is plotted where its curve is given, and goes through audit.json") {
+  AuditReport report = sample_report();
+  CHECK(report.to_json().find("lr_curve") == std::string::npos);
+  CHECK(report.to_html().find("The learning rate") == std::string::npos);
+  CHECK_FALSE(AuditReport::from_json(report.to_json()).lr_curve.has_value());  // as older files are
+  const Warmup schedule{100, CosineAnnealingLr{.total = 900}};
+  report.lr_curve = {"Warm-up, then half a <cosine>", schedule_curve(schedule, 1e-3, 1001, 51)};
+  const AuditReport loaded = AuditReport::from_json(report.to_json());
+  REQUIRE(loaded.lr_curve.has_value());
+  CHECK(loaded.lr_curve->title == report.lr_curve->title);
+  REQUIRE(loaded.lr_curve->points.size() == 51);
+  CHECK(loaded.lr_curve->points[7].step == 140);
+  CHECK(loaded.lr_curve->points[7].lr == report.lr_curve->points[7].lr);
+  CHECK(loaded.to_json() == report.to_json());
+
+  const std::string html = report.to_html();
+  CHECK(first_fault(html) == "");
+  CHECK(html.find("Warm-up, then half a &lt;cosine&gt;") != std::string::npos);
+  CHECK(html.find("step 1,000") != std::string::npos);
+  CHECK(html.find("nan%") == std::string::npos);
+  // Nothing to draw: no section.
+  for (const LrCurve& curve : {LrCurve{"empty", {}}, LrCurve{"one", {{0, 1}}}, LrCurve{"same", {{3, 1}, {3, 2}}},
+                               LrCurve{"nan", {{0, std::nan("")}, {1, std::nan("")}}}}) {
+    report.lr_curve = curve;
+    CHECK(report.to_html().find("The learning rate") == std::string::npos);
+  }
+  std::string broken = loaded.to_json();
+  broken.replace(broken.find("\"lr_curve\""), 10, "\"lr_curve\": {\"title\": 3}, \"x\"");
+  CHECK_THROWS_AS(AuditReport::from_json(broken), DataError);
 }
 
 TEST_CASE("rounds that were tampered with no longer give the stored verdict") {
@@ -239,34 +302,6 @@ TEST_CASE("the table says verdict, ratio, interval and reason of every tactic") 
   CHECK(out.str().find("st::ChannelsLast{}") != std::string::npos);
 }
 
-// Every tag is closed by its own name in the right order, attributes are quoted, and no stray < or & is left.
-std::string first_fault(const std::string& html) {
-  std::vector<std::string> open;
-  for (std::size_t at = html.find("<html"); at < html.size();) {
-    if (html[at] == '&') {
-      const auto end = html.find(';', at);
-      if (end == std::string::npos || end - at > 6) return "stray & at " + html.substr(at, 40);
-    }
-    if (html[at] != '<') {
-      ++at;
-      continue;
-    }
-    const auto end = html.find('>', at);
-    if (end == std::string::npos) return "unclosed tag";
-    const std::string tag = html.substr(at + 1, end - at - 1);
-    const std::string name = tag.substr(0, tag.find_first_of(" /", 1));
-    if (tag.find('<') != std::string::npos || std::count(tag.begin(), tag.end(), '"') % 2 != 0) return "tag " + tag;
-    if (tag.front() == '/') {
-      if (open.empty() || "/" + open.back() != tag) return tag + " closes " + (open.empty() ? "nothing" : open.back());
-      open.pop_back();
-    } else if (tag.back() != '/') {
-      open.push_back(name);
-    }
-    at = end + 1;
-  }
-  return open.empty() ? "" : "never closed: " + open.back();
-}
-
 TEST_CASE("audit.html is well formed and refers to nothing outside itself") {
   const Folder folder;
   AuditReport report = sample_report();
@@ -327,6 +362,8 @@ TEST_CASE("preview", "[.preview]") {
   const char* folder = std::getenv("SATURATE_AUDIT_PREVIEW");
   REQUIRE(folder != nullptr);
   AuditReport report = sample_report();
+  report.lr_curve = {"Warm-up, then half a cosine",
+                     schedule_curve(Warmup{100, CosineAnnealingLr{.total = 900}}, 1e-3, 1000)};
   report.write_html(std::string(folder) + "/audit.html");
   report.save(std::string(folder) + "/audit.json");
   std::ostringstream out;

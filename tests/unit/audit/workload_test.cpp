@@ -13,12 +13,13 @@ using st::audit::PolicySettings;
 
 TEST_CASE("policy settings are read from text and written back") {
   const std::string all =
-      "bf16,channels_last,keep_pages,torch_adamw,accumulate=4,prefetch=2,threads=1,clip=0.5,warmup_cosine=10:100";
+      "fp16,channels_last,keep_pages,torch_adamw,accumulate=4,prefetch=2,threads=1,clip=0.5,skip_spikes,"
+      "warmup_cosine=10:100,ema=0.99";
   CHECK(PolicySettings::parse(all).to_string() == all);
   CHECK(PolicySettings::parse("").to_string() == "none");
   CHECK(PolicySettings::parse("none").fused_optimizer);
   for (const char* bad : {"fp8", "bf16=1", "accumulate", "accumulate=0", "accumulate=4x", "clip=-1", "threads=0",
-                          "warmup_cosine=10", "warmup_cosine=100:10"}) {
+                          "bf16,fp16", "ema=1", "warmup_cosine=10", "warmup_cosine=100:10"}) {
     INFO(bad);
     CHECK_THROWS_AS(PolicySettings::parse(bad), st::ConfigError);
   }
@@ -47,6 +48,8 @@ TEST_CASE("arms of a workload start alike, and every step takes one batch, split
     CHECK(round.samples == 96);
     CHECK(std::abs(round.mean_loss() / baseline.mean_loss() - 1) < 1e-3);
   }
+  CHECK(workload.lr_advice(16).empty());
+  CHECK(workload.lr_advice(64).find("lr = 0.002 instead of 0.001") != std::string::npos);  // the square root of 4
   CHECK_THROWS_AS(make({.name = "mlp", .batch_size = 6}), st::ConfigError);
   CHECK_THROWS_AS(make({.name = "", .batch_size = 8}), st::ConfigError);
   CHECK_THROWS_AS(make({.name = "mlp", .batch_size = 128}).make({})->run(1), st::DataError);

@@ -3,6 +3,8 @@
 #include "saturate/error.hpp"
 #include "saturate/observe/op_counter.hpp"
 #include "saturate/optim/sgd.hpp"
+#include "saturate/schedule/decay.hpp"
+#include "saturate/schedule/sequence.hpp"
 #include "saturate/trainer.hpp"
 #include "support.hpp"
 
@@ -263,4 +265,62 @@ TEST_CASE("losses give LibTorch's sums, and count what they sum over") {
   CHECK(st::CrossEntropy{}.correct(torch::eye(4), torch::tensor({0, 1, 3, -100})).item<int64_t>() == 2);
   CHECK_THROWS_AS(st::MSE{}(torch::zeros({4, 1}), torch::zeros({4})), st::ConfigError);
   CHECK_THROWS_AS((st::CrossEntropy{.label_smoothing = 2}.validate()), st::ConfigError);
+}
+
+TEST_CASE("a schedule per group moves each group by its own factor, in saturate's and in LibTorch's optimizers") {
+  const st::PerGroup schedule{
+      .schedules = {st::LinearLr{.start_factor = 0.5, .end_factor = 1.0, .total = 4}, st::ConstantLr{}}};
+  const auto moved = [&](auto make) {
+    support::Mlp net = support::seeded(1);
+    const auto before = support::clones(net->parameters());
+    const std::vector<at::Tensor> first = net->first->parameters(), second = net->second->parameters();
+    std::vector<at::Tensor> gradients;
+    st::Trainer trainer(net, make(first, second), st::CrossEntropy{}, schedule, support::SpyGradients{&gradients});
+    trainer.step(support::classes(8, 1));
+    std::vector<double> lrs;
+    for (std::size_t i = 0; i < 4; ++i) {
+      lrs.push_back(((before[i] - net->parameters()[i]) / gradients[i]).nanmean().template item<double>());
+    }
+    return lrs;
+  };
+  const auto ours = [](const auto& first, const auto& second) {
+    return st::optim::SGD(std::vector<st::optim::ParamGroup>{{.params = first}, {.params = second, .lr = 0.2}},
+                          {.lr = 0.1});
+  };
+  const auto libtorch = [](const auto& first, const auto& second) {
+    std::vector<torch::optim::OptimizerParamGroup> groups{first, second};
+    groups[0].set_options(std::make_unique<torch::optim::SGDOptions>(0.1));
+    groups[1].set_options(std::make_unique<torch::optim::SGDOptions>(0.2));
+    return torch::optim::SGD(groups, torch::optim::SGDOptions(0.1));
+  };
+  for (const auto& lrs : {moved(ours), moved(libtorch)}) {
+    CHECK(std::abs(lrs[0] - 0.05) < 1e-4);
+    CHECK(std::abs(lrs[2] - 0.2) < 1e-4);
+  }
+  support::Mlp net;
+  CHECK_THROWS_AS(st::Trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, schedule),
+                  st::ConfigError);
+}
+
+TEST_CASE("a one-cycle schedule gives the optimizer its momentum, and a plateau its new factor at once") {
+  support::Mlp net = support::seeded(1);
+  struct Halving {
+    using axis = st::axis::schedule;
+    int64_t changes = 0;
+    double factor(int64_t) const { return changes == 0 ? 1.0 : 0.5; }
+    std::optional<double> momentum(int64_t step) const { return step == 0 ? 0.5 : 0.9; }
+    int64_t revision() const { return changes; }
+    void on_evaluate(const st::EvaluateEvent&) { ++changes; }
+  };
+  Halving schedule;
+  st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1, .momentum = 0.1}), st::CrossEntropy{},
+                      std::ref(schedule), st::TrainerOptions{.count_on_device = true}, st::ClipGradNorm{100});
+  const std::vector<support::Batch> batches{support::classes(8, 1), support::classes(8, 2)};
+  trainer.fit(batches, batches, {.log_every = 0});
+  CHECK(schedule.changes == 1);  // policies are told events
+  const auto before = support::clones(net->parameters());
+  trainer.step(batches[0]);
+  const at::Tensor new_buffer = trainer.optimizer().state().parameters.at("first.bias").at("momentum_buffer");
+  // lr 0.1 x 0.5, although the table of factors had been filled ahead with 1.
+  CHECK(at::allclose(before[1] - net->parameters()[1], 0.05 * new_buffer, 1e-4, 1e-7));
 }

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a step asks its policies for what they may have besides their contract. Used by step.hpp.
+#pragma once
+
+#include "saturate/clip/clip_context.hpp"
+#include "saturate/optim/optimizer.hpp"
+#include "saturate/policy_defaults.hpp"
+#include "saturate/trainer/step_counter.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace saturate::detail {
+
+template <class Clipping>
+ClipResult clip(Clipping& clipping, std::vector<at::Tensor>& gradients, const ClipContext& context) {
+  if constexpr (requires { clipping.clip(gradients, context); }) {
+    return clipping.clip(gradients, context);
+  } else {
+    return clipping.clip(gradients);
+  }
+}
+
+/// What a schedule gives beside the factor of the step; a schedule whose factors have changed since `revision` makes
+/// the counter forget those that were filled ahead.
+template <class Schedule>
+optim::StepArgs step_args(Schedule& schedule, StepCounter& counter, int64_t& revision) {
+  optim::StepArgs args;
+  if constexpr (requires { schedule.momentum(int64_t{}); }) args.momentum = schedule.momentum(counter.known());
+  if constexpr (requires { schedule.group_factors(int64_t{}); }) {
+    args.group_lr_factors = schedule.group_factors(counter.known());
+  }
+  if constexpr (requires { schedule.revision(); }) {
+    if (schedule.revision() != revision) counter.forget_factors();
+    revision = schedule.revision();
+  }
+  return args;
+}
+
+/// Spans forward and backward of a window.
+template <class Precision>
+auto window_scope(Precision& precision) {
+  if constexpr (requires { precision.window_scope(); }) {
+    return precision.window_scope();
+  } else {
+    return NothingScope();
+  }
+}
+
+}  // namespace saturate::detail
