@@ -3,6 +3,7 @@
 
 #include "saturate/error.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -3,6 +3,7 @@
 
 #include "saturate/error.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/mul.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "foreach.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_mul.h>

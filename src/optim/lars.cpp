@@ -5,6 +5,7 @@
 #include "foreach.hpp"
 #include "loops.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sub.h>

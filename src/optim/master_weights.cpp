@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/optim/master_weights.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/where.h>

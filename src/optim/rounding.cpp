@@ -4,6 +4,7 @@
 #include "cpu_kernel.hpp"
 #include "loops.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/where.h>
 #include <c10/util/BFloat16.h>

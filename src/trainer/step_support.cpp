@@ -7,6 +7,7 @@
 #include "saturate/trainer/step.hpp"
 
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/ones.h>

@@ -3,6 +3,8 @@
 // followed.
 #include "../../../src/optim/rounding.hpp"
 #include "optim_support.hpp"
+#include "saturate/accumulation/accumulate.hpp"
+#include "saturate/clip/clip_grad_norm.hpp"
 #include "saturate/error.hpp"
 #include "saturate/loss.hpp"
 #include "saturate/optim/adamw.hpp"
@@ -238,6 +240,43 @@ TEST_CASE("rounding at random: unbiased, exact where it can be, finite values st
     const at::Tensor tiny = round(torch::full({1000}, 1e-41f), by_loop);  // subnormal
     CHECK(tiny.abs().max().item<double>() < 1e-40);
   }
+}
+
+TEST_CASE("the Trainer hands gradients over after every micro-batch: a window is a loop by hand's, in float32") {
+  const auto batches = support::split(support::classes(12, 3, at::kBFloat16), {3, 5, 4});
+  auto net = support::seeded(1, at::kBFloat16), twin = support::seeded(1, at::kBFloat16);
+  const auto make = [](auto params) { return AdamW(std::move(params), {.lr = 0.01}); };
+  st::Trainer trainer(net, MasterWeights(net->parameters(), make), st::CrossEntropy{.ignore_index = std::nullopt},
+                      st::Accumulate{3}, st::TrainerOptions{.device = torch::kCPU});
+  MasterWeights optimizer(twin->parameters(), make);
+  for (int step = 0; step < 3; ++step) {
+    trainer.step(batches);
+    for (const auto& [x, y] : batches) {
+      const auto sum = torch::cross_entropy_loss(twin->forward(x), y, {}, at::Reduction::Sum);
+      sum.backward(torch::full({}, 1.0 / 12, at::kBFloat16));
+      optimizer.gather_gradients();
+    }
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  CHECK(support::same_bits(support::clones(net->parameters()), support::clones(twin->parameters())));
+  CHECK(trainer.optimizer().state().parameters.at("first.weight").contains("master"));
+  CHECK_FALSE(trainer.optimizer()
+                  .state()
+                  .parameters.at("first.weight")
+                  .at("master")
+                  .equal(net->first->weight.detach().to(at::kFloat)));
+
+  auto spoiled = batches;
+  spoiled[1].first = spoiled[1].first.clone();
+  spoiled[1].first[0][0] = NAN;
+  const auto before = support::clones(net->parameters());
+  st::Trainer clipping(net, MasterWeights(net->parameters(), make), st::CrossEntropy{}, st::ClipGradNorm{1.0},
+                       st::Accumulate{3}, st::TrainerOptions{.device = torch::kCPU});
+  CHECK_FALSE(clipping.step(spoiled).taken());
+  CHECK(support::same_bits(before, support::clones(net->parameters())));
+  CHECK(clipping.step(batches).taken());
+  CHECK_FALSE(support::same_bits(before, support::clones(net->parameters())));
 }
 
 TEST_CASE("wide optimizers refuse what cannot work") {
