@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops of the optimizers on the CPU, over `n` elements, for float and double. Apart from the rest because
+// The inner loops of the optimizers and of the scaler on the CPU, over `n` elements, for float and double. Apart from
+// the rest because
 // they are compiled for vectors, one set for each instruction set, and without errno of std::sqrt, which LibTorch's
 // precompiled header cannot be. All sets give the same bits.
 #pragma once
@@ -65,6 +66,8 @@ struct Loops {
   void (*lars)(const LARS<T>&, int64_t n, T* p, const T* grad, T* buffer);
   /// Bits of float32 to bits of bfloat16 (rounding.hpp); `first` is the place of the first element.
   void (*round_at_random)(int64_t n, const float* from, uint16_t* to, uint64_t key, uint64_t first);
+  /// values *= factor; whether one of them was inf or NaN before.
+  bool (*multiply_and_check)(int64_t n, T factor, T* values);
 };
 
 /// The fastest set that this machine runs. T: float or double.

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace saturate::optim::loops {
 namespace {
@@ -226,6 +227,28 @@ void round_at_random(int64_t n, const float* from, uint16_t* to, uint64_t key, u
   }
 }
 
+// Without the sign bit, floating-point numbers are ordered as their bits are, and infinity comes after all finite ones.
+template <class Bits, class T>
+bool scale_and_look(int64_t n, T factor, T* __restrict values, Bits infinity) {
+  constexpr Bits all_but_sign = std::numeric_limits<Bits>::max();
+  Bits largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, &values[i], sizeof bits);
+    bits &= all_but_sign;
+    largest = bits > largest ? bits : largest;
+    values[i] *= factor;
+  }
+  return largest >= infinity;
+}
+
+bool multiply_and_check(int64_t n, float factor, float* values) {
+  return scale_and_look<int32_t>(n, factor, values, 0x7f800000);
+}
+bool multiply_and_check(int64_t n, double factor, double* values) {
+  return scale_and_look<int64_t>(n, factor, values, 0x7ff0000000000000);
+}
+
 template <class T>
 constexpr Loops<T> all_loops{.adam = adam<T>,
                              .adagrad = adagrad<T>,
@@ -236,7 +259,8 @@ constexpr Loops<T> all_loops{.adam = adam<T>,
                              .lamb_step = lamb_step<T>,
                              .lars_squares = lars_squares<T>,
                              .lars = lars<T>,
-                             .round_at_random = round_at_random};
+                             .round_at_random = round_at_random,
+                             .multiply_and_check = multiply_and_check};
 
 }  // namespace
 }  // namespace saturate::optim::loops

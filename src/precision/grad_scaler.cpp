@@ -2,8 +2,8 @@
 #include "saturate/precision/grad_scaler.hpp"
 
 #include "../optim/cpu_kernel.hpp"
+#include "../optim/loops.hpp"
 #include "saturate/error.hpp"
-#include "unscale.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -58,10 +58,11 @@ template <class T>
 bool unscale_on_cpu(const std::vector<at::Tensor>& tensors, double inverse) {
   std::vector<T*> memory;
   for (const at::Tensor& tensor : tensors) memory.push_back(tensor.mutable_data_ptr<T>());
+  const auto loop = optim::loops::best<T>().multiply_and_check;
   std::atomic<bool> found = false;
   optim::cpu::Blocks(tensors).run([&](const optim::cpu::Block& block) {
     T* values = memory[block.tensor] + block.begin;
-    if (detail::multiply_and_check(values, block.size, static_cast<T>(inverse))) found = true;
+    if (loop(block.size, static_cast<T>(inverse), values)) found = true;
   });
   return found;
 }
