@@ -67,6 +67,13 @@ def sequence(optimizer):
     ], milestones=[10, 30])
 
 
+def warmup_cosine(warmup, total, final):
+    return lambda optimizer: lr.SequentialLR(optimizer, [
+        lr.LinearLR(optimizer, start_factor=1 / warmup, total_iters=warmup - 1),
+        lr.CosineAnnealingLR(optimizer, T_max=total - warmup, eta_min=final),
+    ], milestones=[warmup])
+
+
 def warmup_polynomial(optimizer):
     return lr.SequentialLR(optimizer, [
         lr.LinearLR(optimizer, start_factor=1 / 8, end_factor=1.0, total_iters=7),
@@ -101,6 +108,8 @@ def main():
         "multi_step": run(lambda o: lr.MultiStepLR(o, milestones=[5, 20, 20, 41], gamma=0.3)),
         "inverse_sqrt": run(lambda o: lr.LambdaLR(o, inverse_sqrt(12))),
         "sequence": run(sequence),
+        "warmup_cosine": run(warmup_cosine(5, 60, 0.0)),
+        "warmup_cosine_final": run(warmup_cosine(10, 60, 0.1)),
         "warmup_polynomial": run(warmup_polynomial),
         **groups(),
         **one_cycle("one_cycle", total_steps=60),

@@ -137,6 +137,11 @@ TEST_CASE("a one-cycle whose rise has no length starts at the peak instead of di
 
 TEST_CASE("warm-up goes before any schedule") {
   CHECK(error("warmup_polynomial", st::Warmup{8, st::PolynomialLr{.total = 40, .power = 2}}) < tolerance);
+  CHECK(error("warmup_cosine", st::WarmupCosine{.warmup = 5, .total = 60}) < tolerance);
+  CHECK(error("warmup_cosine_final", st::WarmupCosine{.warmup = 10, .total = 60, .final_factor = 0.1}) < tolerance);
+  CHECK(st::WarmupCosine{.warmup = 5, .total = 40, .final_factor = 0.25}.factor(1000) == 0.25);
+  CHECK(st::WarmupCosine{.warmup = 0, .total = 10}.factor(0) == 1.0);
+  refuses(st::WarmupCosine{.warmup = 10, .total = 10}, "warmup is 10");
   const st::WarmupCosine whole{.warmup = 5, .total = 40, .final_factor = 0.1};
   const st::Warmup parts{5, st::CosineAnnealingLr{.total = 35, .final_factor = 0.1}};
   for (int64_t step = 0; step < 60; ++step) CHECK(std::abs(whole.factor(step) - parts.factor(step)) < 1e-15);
