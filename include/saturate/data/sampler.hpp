@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace saturate::data {
@@ -14,5 +15,17 @@ namespace saturate::data {
 /// shuffle with Lemire's unbiased bounded numbers.
 /// @throws ConfigError when size or epoch is negative.
 std::vector<int64_t> epoch_order(int64_t size, bool shuffle, uint64_t seed, int64_t epoch);
+
+/// The sequence of samples that an epoch visits, over all ranks. Derive for a rule of your own.
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+  /// Samples an epoch of a source of `size` samples has; the same for every epoch.
+  virtual int64_t length(int64_t size) const = 0;
+  /// Which they are: `length(size)` numbers in [0, size), a function of size, seed and epoch, and of nothing else.
+  virtual std::vector<int64_t> order(int64_t size, uint64_t seed, int64_t epoch) const = 0;
+  /// For messages and saved states: a state of another sampler is refused.
+  virtual std::string name() const = 0;
+};
 
 }  // namespace saturate::data

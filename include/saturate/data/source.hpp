@@ -14,6 +14,9 @@
 //   };
 #pragma once
 
+#include "saturate/data/sample_at.hpp"
+
+#include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
 
 #include <array>
@@ -29,6 +32,8 @@ namespace saturate::data {
 struct FieldLayout {
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> shape;
+  /// ChannelsLast: the shape is [C, H, W], and the bytes of one sample lie as [H, W, C].
+  at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
 
   int64_t numel() const {
     int64_t product = 1;
@@ -52,13 +57,14 @@ concept HasLayout = HasFields<S> && requires(const S& source) {
   { source.layout() } -> std::convertible_to<std::array<FieldLayout, S::fields>>;
 };
 template <class S>
-concept HasRead = HasFields<S> && requires(const S& source, int64_t index, std::array<std::byte*, S::fields> out) {
-  source.read(index, out);
+concept HasRead = HasFields<S> && requires(const S& source, SampleAt at, std::array<std::byte*, S::fields> out) {
+  source.read(at, out);
 };
 
-/// `fields`, `size()`, `layout()` and `read(index, out)`. `read` is const, runs on several threads at once, and writes
-/// exactly layout()[f].bytes() bytes to each out[f] (aligned for the dtype). What it throws reaches the loop over the
-/// loader, with the number of the sample.
+/// `fields`, `size()`, `layout()` and `read(at, out)`; `at` is an int64_t, the sample's number, or a const SampleAt&
+/// for sources with random augmentation. `read` is const, runs on several threads at once, and writes exactly
+/// layout()[f].bytes() bytes to each out[f] (aligned for the dtype). What it throws reaches the loop over the loader,
+/// with the number of the sample.
 template <class S>
 concept Source = HasFields<S> && HasSize<S> && HasLayout<S> && HasRead<S>;
 
