@@ -14,7 +14,7 @@ namespace saturate::data {
 struct StreamPart {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t rank = 0;   ///< of `ranks` that share the stream
+  int64_t rank = 0;  ///< of `ranks` that share the stream
   int64_t ranks = 1;
 };
 

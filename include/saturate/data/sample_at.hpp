@@ -19,10 +19,10 @@ struct SampleAt {
       : index(sample), seed(loader_seed), epoch(in_epoch), position(at_position) {}
   operator int64_t() const { return index; }  // NOLINT: meant to convert
 
-  int64_t index;       ///< in the source
-  uint64_t seed = 0;   ///< LoaderOptions::seed
-  int64_t epoch = 0;   ///< counts from 0
-  int64_t position;    ///< in the epoch's sequence, over all ranks; a sample may come twice, a position does not
+  int64_t index;      ///< in the source
+  uint64_t seed = 0;  ///< LoaderOptions::seed
+  int64_t epoch = 0;  ///< counts from 0
+  int64_t position;   ///< in the epoch's sequence, over all ranks; a sample may come twice, a position does not
 };
 
 /// xoshiro256++ (Blackman, Vigna), seeded through SplitMix64. Small and quick to make: one a sample.

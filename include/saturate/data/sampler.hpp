@@ -28,4 +28,42 @@ class Sampler {
   virtual std::string name() const = 0;
 };
 
+/// 0, 1, 2, ...
+class SequentialSampler final : public Sampler {
+ public:
+  int64_t length(int64_t size) const override { return size; }
+  std::vector<int64_t> order(int64_t size, uint64_t seed, int64_t epoch) const override {
+    return epoch_order(size, false, seed, epoch);
+  }
+  std::string name() const override { return "sequential"; }
+};
+
+/// A uniform permutation: epoch_order(size, true, seed, epoch).
+class ShuffledSampler final : public Sampler {
+ public:
+  int64_t length(int64_t size) const override { return size; }
+  std::vector<int64_t> order(int64_t size, uint64_t seed, int64_t epoch) const override {
+    return epoch_order(size, true, seed, epoch);
+  }
+  std::string name() const override { return "shuffled"; }
+};
+
+/// For shards on disks that are slow to jump on: the shards in a random order, each read from its beginning, through a
+/// buffer from which the next sample is drawn. Reads stay within a few shards; the shuffle is as good as the buffer is
+/// large against a shard.
+class ShardShuffledSampler final : public Sampler {
+ public:
+  /// @param shard_sizes samples of each shard (RecordSource::shard_sizes)  @param buffer samples, not less than 1
+  /// @throws ConfigError when a size is negative or buffer < 1.
+  ShardShuffledSampler(std::vector<int64_t> shard_sizes, int64_t buffer);
+  int64_t length(int64_t size) const override { return size; }
+  /// @throws ConfigError when the shards do not add up to `size`.
+  std::vector<int64_t> order(int64_t size, uint64_t seed, int64_t epoch) const override;
+  std::string name() const override;
+
+ private:
+  std::vector<int64_t> shard_sizes_;
+  int64_t buffer_;
+};
+
 }  // namespace saturate::data

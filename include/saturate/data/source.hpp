@@ -14,6 +14,7 @@
 //   };
 #pragma once
 
+#include "saturate/data/record_stream.hpp"
 #include "saturate/data/sample_at.hpp"
 
 #include <c10/core/MemoryFormat.h>
@@ -23,7 +24,9 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace saturate::data {
@@ -73,6 +76,19 @@ template <class S>
 concept GatheringSource = Source<S> &&
     requires(const S& source, std::span<const int64_t> indices, std::array<std::byte*, S::fields> out) {
   source.gather(indices, out);
+};
+
+/// Samples that come one after the other, without an index: `fields`, `layout()`, `open(part)` gives one pass over the
+/// records, `read(record, where, at, out)` (const, several threads at once) writes one of them. A loader over it
+/// promises less than over a Source: the order is what `open` makes of seed, epoch and the number of ranks; going on in
+/// the middle reads again what lies before; nobody knows the number of batches beforehand, so ranks may end at
+/// different ones.
+template <class S>
+concept StreamSource = HasLayout<S> &&
+    requires(const S& source, const StreamPart& part, const Record& record, const std::string& where,
+             const SampleAt& at, std::array<std::byte*, S::fields> out) {
+  { source.open(part) } -> std::convertible_to<std::unique_ptr<RecordStream>>;
+  source.read(record, where, at, out);
 };
 
 namespace detail {
