@@ -18,6 +18,7 @@
 #include "saturate/clip/clip_grad_norm.hpp"
 #include "saturate/clip/skip_spikes.hpp"
 #include "saturate/data/batch.hpp"
+#include "saturate/data/crop_flip_normalize.hpp"
 #include "saturate/data/idx_source.hpp"
 #include "saturate/data/image_decoder.hpp"
 #include "saturate/data/image_folder.hpp"

@@ -70,7 +70,7 @@ int64_t center_offset(int64_t extent, int64_t crop) { return rounded(static_cast
 
 CropGeometry crop_geometry(const ImageOptions& options, const ImageSize& size, SampleRandom random) {
   CropGeometry result;
-  result.flip = options.flip > 0 && random.uniform() < options.flip;
+  result.flip = random.uniform() < options.flip;  // drawn in any case: the crop does not depend on the option
   if (options.crop == Crop::none || options.crop == Crop::random_resized) {
     Region from{0, 0, size.width, size.height};
     if (options.crop == Crop::random_resized) from = random_rectangle(options, size, random);

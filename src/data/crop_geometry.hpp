@@ -17,8 +17,10 @@ struct Axis {
   int64_t low = 0, high = 0;
   int64_t count = 0;  ///< output pixels
 
+  /// Where copies() holds: the source pixel that output pixel 0 is.
+  int64_t first_pixel() const { return static_cast<int64_t>(origin); }
   /// Output pixels are source pixels.
-  bool copies() const { return scale == 1 && origin == static_cast<double>(static_cast<int64_t>(origin)); }
+  bool copies() const { return scale == 1 && origin == static_cast<double>(first_pixel()); }
   /// The same on the source at eighths / 8 of its size, which is `extent` there.
   Axis scaled(int eighths, int64_t extent) const;
   bool operator==(const Axis&) const = default;

@@ -307,8 +307,7 @@ void ImageDecoder::decode_image(std::span<const std::byte> bytes, const SampleAt
   const Normalization by{{mean_[0], mean_[1], mean_[2]}, {std_[0], std_[1], std_[2]}};
   RowWriter writer(options_, by, out);
   if (geometry.x.copies() && geometry.y.copies()) {
-    const Region region{static_cast<int64_t>(geometry.x.origin), static_cast<int64_t>(geometry.y.origin),
-                        options_.width, options_.height};
+    const Region region{geometry.x.first_pixel(), geometry.y.first_pixel(), options_.width, options_.height};
     return copy_rows(image.read(eighths, region, color), color, geometry.flip, options_, space, writer);
   }
   space.resampler.prepare(geometry.x, geometry.y);
