@@ -141,8 +141,9 @@ class Packer {
     if (shards.size() != writer_.samples() || sum.value != sum_.value) {
       throw st::DataError(paths.front() + ": the shards do not read back as they were written; is the disk sound?");
     }
-    std::printf("%lld samples in %zu shards, %.1f MB, read back without a difference: %s", (long long)shards.size(),
-                paths.size(), static_cast<double>(writer_.bytes()) / 1e6, paths.front().c_str());
+    std::printf("%lld samples in %zu shard%s, %.1f MB, read back without a difference: %s", (long long)shards.size(),
+                paths.size(), paths.size() == 1 ? "" : "s", static_cast<double>(writer_.bytes()) / 1e6,
+                paths.front().c_str());
     if (paths.size() > 1) std::printf(" ... %s", paths.back().c_str());
     std::printf("\n");
   }

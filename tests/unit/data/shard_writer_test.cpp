@@ -93,6 +93,8 @@ TEST_CASE("the same samples give the same bytes", "[shard_writer]") {
   pack(folder / "b%d.tar", 20, {.write_index = false});
   CHECK(read_file(folder / "a0.tar") == read_file(folder / "b0.tar"));
   CHECK_FALSE(exists(folder / "b0.tar.index"));
+  CHECK(read_file(folder / "a0.tar").substr(108, 8).find_first_not_of("0 \0", 0, 3) == std::string::npos);  // owner
+  CHECK(read_file(folder / "a0.tar").substr(136, 11) == "00000000000");  // time of change
 }
 
 TEST_CASE("shards are closed at their bounds", "[shard_writer]") {

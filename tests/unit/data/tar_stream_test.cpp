@@ -190,6 +190,15 @@ TEST_CASE("the order is a function of seed, epoch and ranks", "[tar_stream]") {
   const auto mixed = numbers(buffered, {.seed = 3});
   for (int i = 0; i < 60; ++i) CHECK(mixed[static_cast<std::size_t>(i)] < i + 16);
   CHECK(mixed != up_to(60));
+  // The buffer draws by seed, epoch, rank and number of ranks: with one shard each, nothing else differs.
+  const TarStream alike(std::vector<std::string>(3, paths[0]), {.buffer = 8});
+  std::set<std::vector<int>> orders;
+  const StreamPart parts[] = {{.seed = 1, .ranks = 3},
+                              {.seed = 2, .ranks = 3},
+                              {.seed = 1, .epoch = 1, .ranks = 3},
+                              {.seed = 1, .rank = 1, .ranks = 3}};
+  for (const StreamPart& part : parts) orders.insert(numbers(alike, part));
+  CHECK(orders.size() == 4);
 }
 
 TEST_CASE("ranks share the shards, and together give every sample once", "[tar_stream]") {
