@@ -3,7 +3,10 @@
 // the samples that the uninterrupted one reads, one for one.
 #include "saturate/data/prefetch_loader.hpp"
 #include "saturate/data/sampler.hpp"
+#include "saturate/data/tensor_source.hpp"
 #include "saturate/error.hpp"
+#include "saturate/optim/sgd.hpp"
+#include "saturate/trainer.hpp"
 #include "unit/data/sources.hpp"
 
 #include <torch/torch.h>
@@ -193,6 +196,38 @@ TEST_CASE("a state of other data is refused, and changes nothing", "[data]") {
                            "saturate-loader-state-1 epoch 1 position 4"}) {
     REQUIRE_THROWS_AS(LoaderState::parse(text), saturate::DataError);
   }
+}
+
+TEST_CASE("law 5: fit goes on where a loader was left, and ends with the same weights", "[law][data]") {
+  const at::Tensor x = torch::rand({60, 4}), y = torch::rand({60, 1});
+  struct Run {
+    explicit Run(const at::Tensor& x, const at::Tensor& y)
+        : net(4, 1),
+          trainer(net, saturate::optim::SGD(net->parameters(), {.lr = 0.1}), saturate::MSE{}),
+          loader(TensorSource(x, y), {.batch_size = 10, .shuffle = true, .seed = 4, .workers = 1}) {}
+    torch::nn::Linear net;
+    saturate::Trainer<torch::nn::Linear, saturate::MSE> trainer;
+    PrefetchLoader<TensorSource<2>> loader;
+  };
+  torch::manual_seed(0);
+  Run whole(x, y), parts(x, y);
+  {
+    const torch::NoGradGuard no_grad;
+    parts.net->weight.copy_(whole.net->weight);
+    parts.net->bias.copy_(whole.net->bias);
+  }
+  whole.trainer.fit(whole.loader, {.epochs = 2});
+  int64_t steps = 0;
+  for (auto& batch : parts.loader) {
+    parts.trainer.step(batch);
+    if (++steps == 4) break;
+  }
+  PrefetchLoader again(TensorSource(x, y), {.batch_size = 10, .shuffle = true, .seed = 4, .workers = 2});
+  again.load_state(parts.loader.state());
+  const auto result = parts.trainer.fit(again, {.epochs = 2});
+  REQUIRE(result.samples == 20 + 60);
+  REQUIRE(parts.net->weight.equal(whole.net->weight));
+  REQUIRE(parts.net->bias.equal(whole.net->bias));
 }
 
 TEST_CASE("another batch size goes on at the same sample", "[data]") {
