@@ -3,6 +3,7 @@
 
 #include "saturate/error.hpp"
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
@@ -132,15 +133,16 @@ struct JpegReader::Decoder {
     choose_columns();
   }
 
-  // Blocks at the left and the right that nobody needs are neither transformed nor converted. Two columns more than
-  // asked for, on each side: the chroma of a pixel is smoothed with its neighbour's.
+  // Blocks at the left and the right that nobody needs are neither transformed nor converted, where that is at least a
+  // quarter of the width: it has its price. Two columns more than asked for, on each side: the chroma of a pixel is
+  // smoothed with its neighbour's.
   void choose_columns() {
     first_column = 0;
-    const auto width = static_cast<int64_t>(info.output_width), end = region.x + region.width;
-    constexpr int64_t margin = 2, worth = 16;
-    if (region.x < worth && width - end < worth) return;
-    const int64_t left = region.x < margin ? 0 : region.x - margin;
-    const int64_t right = end + margin > width ? width : end + margin;
+    const auto width = static_cast<int64_t>(info.output_width);
+    constexpr int64_t margin = 2;
+    const int64_t left = std::max<int64_t>(region.x - margin, 0);
+    const int64_t right = std::min(region.x + region.width + margin, width);
+    if ((right - left) * 4 > width * 3) return;
     auto offset = static_cast<JDIMENSION>(left), columns = static_cast<JDIMENSION>(right - left);
     jpeg_crop_scanline(&info, &offset, &columns);
     first_column = offset;

@@ -31,10 +31,10 @@ struct PixelLoops {
   /// out[i] = sum over t of weights[t] * rows[t * stride + i]; at least one tap.
   void (*blend_rows)(const uint8_t* rows, int64_t stride, const float* weights, int64_t taps, int64_t count,
                      float* out);
-  /// Pixel i of the result is the sum over t < sizes[i] of weights[i * most_taps + t] times pixel first[i] + t of
-  /// `row`. It goes to place i of `out`, or with `mirrored` to place count - 1 - i. `values`: 4 or 1 floats a pixel.
-  void (*blend_columns)(const float* row, const int32_t* first, const int32_t* sizes, const float* weights,
-                        int64_t most_taps, int64_t count, int64_t values, bool mirrored, float* out);
+  /// Pixel i of the result is the sum over t < taps of weights[i * taps + t] times pixel first[i] + t of `row`. It goes
+  /// to place i of `out`, or with `mirrored` to place count - 1 - i. `values`: 4 or 1 floats a pixel.
+  void (*blend_columns)(const float* row, const int32_t* first, const float* weights, int64_t taps, int64_t count,
+                        int64_t values, bool mirrored, float* out);
 };
 
 /// The fastest set that this machine runs.

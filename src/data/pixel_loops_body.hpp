@@ -32,6 +32,9 @@ inline float channel_of(const float* row, int64_t i, int64_t c) { return row[4 *
 
 template <class T>
 void plane_of_four(const T* __restrict row, int64_t count, int64_t c, float mean, float std, float* __restrict out) {
+#ifdef __clang__
+#pragma clang loop interleave_count(1)  // rows are short: four vectors at once would leave much to the scalar rest
+#endif
   for (int64_t i = 0; i < count; ++i) out[i] = normalized(channel_of(row, i, c), mean, std);
 }
 
@@ -93,24 +96,32 @@ void mirror(const uint8_t* __restrict row, int64_t count, int64_t values, uint8_
   }
 }
 
-void blend_one(const uint8_t* __restrict a, float wa, int64_t count, float* __restrict out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = wa * static_cast<float>(a[i]);
+// So many taps in one go over the rows; `add` to what is there.
+template <int taps, bool add>
+void blend(const uint8_t* __restrict rows, int64_t stride, const float* __restrict weights, int64_t count,
+           float* __restrict out) {
+  for (int64_t i = 0; i < count; ++i) {
+    float sum = weights[0] * static_cast<float>(rows[i]);
+    for (int t = 1; t < taps; ++t) sum += weights[t] * static_cast<float>(rows[t * stride + i]);
+    out[i] = add ? out[i] + sum : sum;
+  }
 }
-void blend_two(const uint8_t* __restrict a, const uint8_t* __restrict b, float wa, float wb, int64_t count,
-               float* __restrict out) {
-  for (int64_t i = 0; i < count; ++i) out[i] = wa * static_cast<float>(a[i]) + wb * static_cast<float>(b[i]);
-}
-void add_two(const uint8_t* __restrict a, const uint8_t* __restrict b, float wa, float wb, int64_t count,
-             float* __restrict out) {
-  for (int64_t i = 0; i < count; ++i) out[i] += wa * static_cast<float>(a[i]) + wb * static_cast<float>(b[i]);
+
+template <bool add>
+void blend_up_to_four(const uint8_t* rows, int64_t stride, const float* weights, int64_t taps, int64_t count,
+                      float* out) {
+  switch (taps) {
+    case 1: return blend<1, add>(rows, stride, weights, count, out);
+    case 2: return blend<2, add>(rows, stride, weights, count, out);
+    case 3: return blend<3, add>(rows, stride, weights, count, out);
+    default: return blend<4, add>(rows, stride, weights, count, out);
+  }
 }
 
 void blend_rows(const uint8_t* rows, int64_t stride, const float* weights, int64_t taps, int64_t count, float* out) {
-  int64_t t = taps % 2 == 0 ? 2 : 1;
-  if (t == 1) blend_one(rows, weights[0], count, out);
-  if (t == 2) blend_two(rows, rows + stride, weights[0], weights[1], count, out);
-  for (; t < taps; t += 2) {
-    add_two(rows + t * stride, rows + (t + 1) * stride, weights[t], weights[t + 1], count, out);
+  blend_up_to_four<false>(rows, stride, weights, taps, count, out);
+  for (int64_t t = 4; t < taps; t += 4) {
+    blend_up_to_four<true>(rows + t * stride, stride, weights + t, taps - t, count, out);
   }
 }
 
@@ -123,24 +134,38 @@ inline Four load(const float* from) {
   return value;
 }
 
-void blend_pixels(const float* row, const int32_t* first, const int32_t* sizes, const float* weights, int64_t most_taps,
-                  int64_t count, bool mirrored, float* out) {
-  for (int64_t i = 0; i < count; ++i, weights += most_taps) {
+// known_taps: the number of taps if it is small, for a loop that is none; else 0.
+template <int known_taps>
+void blend_pixels(const float* row, const int32_t* first, const float* weights, int64_t taps, int64_t count,
+                  bool mirrored, float* out) {
+  const int64_t size = known_taps > 0 ? known_taps : taps;
+  for (int64_t i = 0; i < count; ++i, weights += size) {
     const float* pixel = row + 4 * int64_t{first[i]};
     Four sum = load(pixel) * weights[0];
-    for (int64_t t = 1; t < sizes[i]; ++t) sum += load(pixel + 4 * t) * weights[t];
+    for (int64_t t = 1; t < size; ++t) sum += load(pixel + 4 * t) * weights[t];
     std::memcpy(out + 4 * (mirrored ? count - 1 - i : i), &sum, sizeof sum);
   }
 }
 
-void blend_columns(const float* row, const int32_t* first, const int32_t* sizes, const float* weights,
-                   int64_t most_taps, int64_t count, int64_t values, bool mirrored, float* out) {
-  if (values == 4) return blend_pixels(row, first, sizes, weights, most_taps, count, mirrored, out);
-  for (int64_t i = 0; i < count; ++i, weights += most_taps) {
+void blend_grey(const float* row, const int32_t* first, const float* weights, int64_t taps, int64_t count,
+                bool mirrored, float* out) {
+  for (int64_t i = 0; i < count; ++i, weights += taps) {
     const float* pixel = row + first[i];
     float sum = pixel[0] * weights[0];
-    for (int64_t t = 1; t < sizes[i]; ++t) sum += pixel[t] * weights[t];
+    for (int64_t t = 1; t < taps; ++t) sum += pixel[t] * weights[t];
     out[mirrored ? count - 1 - i : i] = sum;
+  }
+}
+
+void blend_columns(const float* row, const int32_t* first, const float* weights, int64_t taps, int64_t count,
+                   int64_t values, bool mirrored, float* out) {
+  if (values == 1) return blend_grey(row, first, weights, taps, count, mirrored, out);
+  switch (taps) {
+    case 2: return blend_pixels<2>(row, first, weights, taps, count, mirrored, out);
+    case 3: return blend_pixels<3>(row, first, weights, taps, count, mirrored, out);
+    case 4: return blend_pixels<4>(row, first, weights, taps, count, mirrored, out);
+    case 5: return blend_pixels<5>(row, first, weights, taps, count, mirrored, out);
+    default: return blend_pixels<0>(row, first, weights, taps, count, mirrored, out);
   }
 }
 

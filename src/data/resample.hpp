@@ -23,19 +23,16 @@ class AxisFilter {
   int64_t count() const { return axis_.count; }
   /// The first of output pixel i's, counted from begin().
   const int32_t* first() const { return first_.data(); }
+  /// How many output pixel i looks at. All have taps() weights, from i * taps() on, the rest of them 0; their sum is 1.
   const int32_t* sizes() const { return sizes_.data(); }
-  /// Of output pixel i: from i * most_taps() on; their sum is 1.
   const float* weights() const { return weights_.data(); }
-  int64_t most_taps() const { return most_taps_; }
+  int64_t taps() const { return taps_; }
 
  private:
-  void add(int64_t i);
-
   Axis axis_;
-  int64_t begin_ = 0, end_ = 0, most_taps_ = 0;
+  int64_t begin_ = 0, end_ = 0, taps_ = 0;
   std::vector<int32_t> first_, sizes_;
   std::vector<float> weights_;
-  std::vector<double> taps_;
 };
 
 /// Takes the rows of a resampled image one after the other.

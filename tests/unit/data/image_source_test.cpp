@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/data/image_source.hpp"
 
+#include "saturate/data/crop_flip_normalize.hpp"
 #include "saturate/data/prefetch_loader.hpp"
 #include "saturate/data/stage.hpp"
 #include "saturate/error.hpp"
@@ -122,6 +123,30 @@ TEST_CASE("batches of images are the same for any number of workers, and change 
     if (first.empty()) first = all;
     for (std::size_t i = 0; i < all.size(); ++i) REQUIRE(all[i].equal(first[i]));
   }
+}
+
+TEST_CASE("cropped and normalized after the copy or while decoding, a batch is the same", "[data][images]") {
+  std::vector<images::Bytes> many(30, load("baseline_420.jpg"));
+  const auto records = std::make_shared<const Memory>(many);
+  const ImageSource floats(records, {.height = 20, .width = 30, .crop = Crop::random, .flip = 0.5, .mean = {0.4}});
+  const ImageSource bytes(
+      records, {.height = 35, .width = 45, .crop = Crop::center, .format = ImageFormat::uint8_channels_last});
+  const CropFlipNormalize finish({.height = 20, .width = 30, .flip = 0.5, .mean = {0.4}});
+  PrefetchLoader expected(floats, {.batch_size = 8, .shuffle = true, .workers = 1});
+  PrefetchLoader loader(bytes, {.batch_size = 8, .shuffle = true, .workers = 2, .transform = finish});
+  std::vector<at::Tensor> images, labels;
+  for (auto& batch : expected) {
+    images.push_back(batch.data().clone());
+    labels.push_back(batch.target().clone());
+  }
+  std::size_t k = 0;
+  for (auto& batch : loader) {
+    REQUIRE(batch.data().equal(images.at(k)));
+    REQUIRE(batch.target().equal(labels.at(k)));
+    REQUIRE(batch.data().is_contiguous(at::MemoryFormat::ChannelsLast));
+    ++k;
+  }
+  REQUIRE(k == images.size());
 }
 
 TEST_CASE("a stream of records gives the samples that a source of them gives", "[data][images]") {

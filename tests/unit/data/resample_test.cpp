@@ -108,10 +108,10 @@ TEST_CASE("whatever the geometry, weights sum to 1 and stay inside", "[data][ima
     for (int64_t i = 0; i < count; ++i) {
       const auto first = filter.first()[i], size = filter.sizes()[i];
       const bool inside =
-          first >= 0 && size >= 1 && size <= filter.most_taps() && filter.begin() + first + size <= filter.end();
+          first >= 0 && size >= 1 && size <= filter.taps() && filter.begin() + first + size <= filter.end();
       REQUIRE(inside);
       double sum = 0;
-      for (int64_t t = 0; t < size; ++t) sum += filter.weights()[i * filter.most_taps() + t];
+      for (int64_t t = 0; t < size; ++t) sum += filter.weights()[i * filter.taps() + t];
       REQUIRE(std::abs(sum - 1) < 1e-5);
     }
   }
@@ -175,7 +175,7 @@ TEST_CASE("the loops of all instruction sets give the same bits", "[data][images
   for (int64_t count = 1; count < 300; count += count < 40 ? 1 : 37) {
     for (const int64_t channels : {1, 3}) {
       const int64_t values = channels == 3 ? 4 : 1;
-      std::vector<uint8_t> rows(static_cast<std::size_t>(5 * count * values));
+      std::vector<uint8_t> rows(static_cast<std::size_t>(9 * count * values));
       for (auto& byte : rows) byte = static_cast<uint8_t>(random.below(256));
       std::vector<float> floats(rows.size());
       for (auto& value : floats) value = static_cast<float>(random.uniform(-3, 258));
@@ -196,10 +196,20 @@ TEST_CASE("the loops of all instruction sets give the same bits", "[data][images
       both(
           [](const PixelLoops& l) -> const auto& { return l.of_floats; }, floats.data());
       REQUIRE(same([&](const PixelLoops& l, float* out) { l.mirror(rows.data(), count, values, bytes(out)); }));
-      const float weights[] = {0.1f, 0.3f, 0.25f, 0.15f, 0.2f};
-      for (int64_t taps = 1; taps <= 5; ++taps) {
+      const float weights[] = {0.1f, 0.3f, 0.2f, 0.15f, 0.1f, 0.05f, 0.04f, 0.03f, 0.03f};
+      for (int64_t taps = 1; taps <= 9; ++taps) {
         REQUIRE(same([&](const PixelLoops& l, float* out) {
           l.blend_rows(rows.data(), count * values, weights, taps, count * values, out);
+        }));
+        if (count < taps) continue;
+        std::vector<int32_t> first;
+        std::vector<float> by_pixel;
+        for (int64_t i = 0; i < count; ++i) {
+          first.push_back(static_cast<int32_t>(std::min(i, count - taps)));
+          by_pixel.insert(by_pixel.end(), weights, weights + taps);
+        }
+        REQUIRE(same([&](const PixelLoops& l, float* out) {
+          l.blend_columns(floats.data(), first.data(), by_pixel.data(), taps, count, values, taps % 2 == 0, out);
         }));
       }
     }
