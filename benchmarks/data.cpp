@@ -57,8 +57,7 @@ void take_epoch(const std::string& side, Loader& loader, int64_t expected) {
   bench::print_sample(side, seconds, seen);
 }
 
-// --- images
-// -----------------------------------------------------------------------------------------------------------
+// --- images ---
 
 /// Interleaved RGB to three planes, one row: value * scale + shift.
 __attribute__((target_clones("avx2", "default"))) void normalize_row(const uint8_t* __restrict from, int64_t width,
@@ -185,8 +184,7 @@ void images(const std::string& folder, int64_t size, const std::string& workers)
   });
 }
 
-// --- memory to memory
-// -------------------------------------------------------------------------------------------------
+// --- memory to memory ---
 
 /// Loaders with 0, 1 and 2 workers, and the copy of `bytes` bytes, which are the ones that an epoch delivers: into as
 /// much memory, or batch by batch into the memory of one batch, which then stays in the cache, as a loader's slots do.
@@ -238,8 +236,7 @@ void tokens(const std::string& folder) {
                {.batch_size = 32, .shuffle = true}, true);
 }
 
-// --- resume
-// -----------------------------------------------------------------------------------------------------------
+// --- resume ---
 
 /// 2,560,000 samples of nothing, which remember the first position of the sequence that was read.
 struct Watched {
@@ -257,41 +254,49 @@ struct Watched {
   }
 };
 
+constexpr int64_t resumed_batch = 10000;
+
+int64_t first_target(PrefetchLoader<Watched>& loader) {
+  return (*loader.begin()).target().const_data_ptr<int64_t>()[0];
+}
+
+/// What a process that ended left behind: the state after batch 9,999, or before an epoch's first batch.
+std::string saved(const LoaderOptions& options, int64_t epoch, bool in_the_middle) {
+  PrefetchLoader loader(Watched{}, options);
+  loader.set_epoch(epoch, in_the_middle ? resumed_batch - 1 : 0);
+  if (in_the_middle) first_target(loader);
+  return loader.state().text();
+}
+
+/// Time from the saved state to the batch that comes next, in a new loader. Both sides go the same ways.
+void take_resume(const std::string& side, const LoaderOptions& options, int64_t epoch, bool in_the_middle) {
+  const std::string state = saved(options, epoch, in_the_middle);
+  const Watched watched;
+  PrefetchLoader loader(watched, options);
+  int64_t target = -1;
+  const double seconds = bench::seconds_of([&] {
+    loader.load_state(LoaderState::parse(state));
+    target = first_target(loader);
+  });
+  const int64_t position = in_the_middle ? resumed_batch * batch_size : 0;
+  require(target == epoch_order(watched.size(), true, 0, epoch)[static_cast<std::size_t>(position)],
+          side + ": another sample");
+  const int64_t again = std::max(int64_t{0}, position - watched.first->load());
+  bench::print_sample(side, seconds, 1, ", \"count\": " + std::to_string(again));
+}
+
 void resume() {
-  constexpr int64_t batch = 10000;
   const LoaderOptions options{.batch_size = batch_size, .shuffle = true};
-  const auto first_target = [](auto& loader) {
-    return (*loader.begin()).target().template const_data_ptr<int64_t>()[0];
-  };
   bench::print_info("start", "time to the first batch of an epoch of 20,000 batches, new loader");
   bench::print_info("resumed", "time to batch 10,000 of one, from its saved state, new loader");
-  bench::serve_rounds([&](int64_t n) {
-    const auto order = epoch_order(Watched{}.size(), true, 0, n + 1);
-    PrefetchLoader from_start(Watched{}, options);
-    from_start.set_epoch(n + 1);
-    int64_t target = -1;
-    double seconds = bench::seconds_of([&] { target = first_target(from_start); });
-    require(target == order[0], "start: another sample");
-    bench::print_sample("start", seconds, 1);
-
-    PrefetchLoader saving(Watched{}, options);
-    saving.set_epoch(n + 1, batch - 1);
-    first_target(saving);  // batch 9,999 is handed over
-    const std::string state = saving.state().text();
-    const Watched watched;
-    PrefetchLoader resumed(watched, options);
-    seconds = bench::seconds_of([&] {
-      resumed.load_state(LoaderState::parse(state));
-      target = first_target(resumed);
-    });
-    require(target == order[batch * batch_size], "resumed: another sample");
-    const int64_t again = std::max(int64_t{0}, batch * batch_size - watched.first->load());
-    bench::print_sample("resumed", seconds, 1, ", \"count\": " + std::to_string(again));
+  bench::serve_rounds([&](int64_t n) {  // in turns first
+    const bool in_the_middle = n % 2 == 0;
+    for (const bool middle : {in_the_middle, !in_the_middle})
+      take_resume(middle ? "resumed" : "start", options, n + 1, middle);
   });
 }
 
-// --- memory
-// -----------------------------------------------------------------------------------------------------------
+// --- memory ---
 
 void memory(int64_t workers) {
   const std::string side = "workers_" + std::to_string(workers);
