@@ -12,15 +12,19 @@
 #include "saturate/data/tensor_source.hpp"
 #include "saturate/data/token_source.hpp"
 #include "saturate/data/weighted_sampler.hpp"
+#include "saturate/error.hpp"
 
 #include <torch/torch.h>
 
 #include <png.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <utility>
 
 using namespace saturate::data;
 
@@ -72,6 +76,29 @@ const std::string& folder() {
     return name;
   }();
   return path;
+}
+
+/// A copy of the data that a test may damage.
+std::string own_folder() {
+  std::string name = "/tmp/saturate-damaged-XXXXXX";
+  REQUIRE(::mkdtemp(name.data()) != nullptr);
+  REQUIRE(std::system(("cp -r " + folder() + "/. " + name).c_str()) == 0);
+  return name;
+}
+
+/// What a loop over the source throws once `damage` was done after its first batch; "" when it comes to its end.
+template <class S>
+std::string error_of(const S& source, int64_t workers, const std::function<void()>& damage) {
+  PrefetchLoader<S> loader(source, {.batch_size = 4, .workers = workers, .prefetch = 1});
+  try {
+    bool done = false;
+    for ([[maybe_unused]] auto& batch : loader) {
+      if (!std::exchange(done, true)) damage();
+    }
+  } catch (const saturate::DataError& error) {
+    return error.what();
+  }
+  return {};
 }
 
 const ImageOptions& augmented() {
@@ -228,4 +255,32 @@ TEST_CASE("law 4: a stream of tar shards gives one order for any number of worke
 
 TEST_CASE("laws 4 and 5: randomness that belongs to the reader is seen", "[law][data]") {
   REQUIRE(violations(Drawn{}, nullptr) > 0);
+}
+
+TEST_CASE("law 9: files that vanish, shrink or change in the middle of an epoch reach the loop by name",
+          "[law][data]") {
+  for (const int64_t workers : {0, 1, 4}) {
+    const std::string place = own_folder();
+    const auto said = [](const std::string& error, const std::string& words) {
+      INFO(error);
+      return error.find(words) != std::string::npos;
+    };
+    const std::string gone = place + "/images/2/1098.png";
+    REQUIRE(said(error_of(ImageSource(ImageFolder(place + "/images"), augmented()), workers,
+                          [&] { REQUIRE(::unlink(gone.c_str()) == 0); }),
+                 gone));
+    const std::string shard = place + "/train-002.tar";
+    REQUIRE(said(error_of(ImageSource(TarShards(place + "/train-{000..003}.tar"), augmented()), workers,
+                          [&] { REQUIRE(::truncate(shard.c_str(), 20000) == 0); }),
+                 shard));
+    const std::string tokens = place + "/tokens.bin";
+    REQUIRE(said(error_of(TokenSource(tokens, {.sequence_length = 16}), workers,
+                          [&] { REQUIRE(::truncate(tokens.c_str(), 2000) == 0); }),
+                 tokens));
+    // The stream: every complete sample of the damaged shard, then its error.
+    const std::string error =
+        error_of(ImageStream(TarStream(place + "/train-{000..003}.tar"), augmented()), workers, [] {});
+    REQUIRE(said(error, shard));
+    REQUIRE(std::system(("rm -r " + place).c_str()) == 0);
+  }
 }
