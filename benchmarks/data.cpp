@@ -9,7 +9,7 @@
 //   data tokens FOLDER               sequences of a token file in random order; and a copy of the bytes that come out
 //   data resume                      the first batch of an epoch; and of one that goes on at batch 10,000
 //   data memory WORKERS              memory that a source of 1,000,000 samples and its loader take, slots aside
-#include <torch/version.h>
+#include <ATen/ATen.h>
 #include <turbojpeg.h>
 
 #include <algorithm>
