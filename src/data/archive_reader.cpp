@@ -2,6 +2,7 @@
 #include "archive_reader.hpp"
 
 #include "archive_locale.hpp"
+#include "saturate/log.hpp"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -136,7 +137,7 @@ void ArchiveReader::open_archive(Kind kind) {
 bool ArchiveReader::next(Member& member) {
   const ArchiveLocale locale(ArchiveLocale::For::reading);
   for (;;) {
-    if (!finish_member()) return false;
+    finish_member();
     ::archive_entry* entry = nullptr;
     const int result = archive_read_next_header(archive_, &entry);
     if (result == ARCHIVE_EOF) return false;
@@ -156,16 +157,22 @@ bool ArchiveReader::next(Member& member) {
   }
 }
 
-bool ArchiveReader::finish_member() {
-  if (!in_member_) return true;
+void ArchiveReader::finish_member() {
+  if (!in_member_) return;
   in_member_ = false;
-  // Nobody misses the zeros that fill the last block of the last member, nor the blocks of zeros after it.
-  if (plain_ && contiguous_ && complete(current_) && current_.offset + padded(current_.size) > stamp_.bytes)
-    return false;
+  const uint64_t next = current_.offset + padded(current_.size);
+  if (plain_ && contiguous_ && complete(current_) && next > stamp_.bytes) {
+    throw ArchiveDamage(path_ + ": the file is cut off after the bytes of '" + current_.path +
+                        "', within the block that they lie in; more members may be missing");
+  }
+  // Some writers leave out the two blocks of zeros at the end; a file that was cut just here looks the same.
+  if (plain_ && contiguous_ && next == stamp_.bytes) {
+    log::warn_once("tar.end " + path_, path_ + ": has no end-of-archive mark after '" + current_.path +
+                                           "'; if it was cut there, samples are missing");
+  }
   if (archive_read_data_skip(archive_) != ARCHIVE_OK) damaged();
   const auto end = static_cast<uint64_t>(archive_filter_bytes(archive_, 0));
   if (contiguous_ && end != current_.offset + padded(current_.size)) refuse_sparse();
-  return true;
 }
 
 void ArchiveReader::refuse_sparse() const {

@@ -58,8 +58,7 @@ class ArchiveReader {
   [[noreturn]] void damaged() const;
   void open_file(Kind kind);
   void open_archive(Kind kind);
-  /// false where the file ends after the member.
-  bool finish_member();
+  void finish_member();
   [[noreturn]] void refuse_sparse() const;
 
   std::string path_;

@@ -262,7 +262,6 @@ TEST_CASE("law 9: files that vanish, shrink or change in the middle of an epoch 
   for (const int64_t workers : {0, 1, 4}) {
     const std::string place = own_folder();
     const auto said = [](const std::string& error, const std::string& words) {
-      INFO(error);
       return error.find(words) != std::string::npos;
     };
     const std::string gone = place + "/images/2/1098.png";
@@ -280,6 +279,7 @@ TEST_CASE("law 9: files that vanish, shrink or change in the middle of an epoch 
     // The stream: every complete sample of the damaged shard, then its error.
     const std::string error =
         error_of(ImageStream(TarStream(place + "/train-{000..003}.tar"), augmented()), workers, [] {});
+    CAPTURE(error);
     REQUIRE(said(error, shard));
     REQUIRE(std::system(("rm -r " + place).c_str()) == 0);
   }
