@@ -5,7 +5,8 @@
 
 The sides of a comparison are processes that answer "round" (rounds.hpp, peers/rounds.py); their rounds are interleaved,
 so that a busy moment of the machine meets all of them. The first round warms up and does not count. Exits 1 when a row
-falls short or did not run. Needs python3 alone; the rows whose rival is Python need torch in the same python3."""
+falls short or did not run. Needs python3 alone; the rows whose rival is Python need torch in the same python3, or what
+bench.sh sets up for them in .venv-peers."""
 
 import argparse
 import collections
@@ -42,7 +43,7 @@ class NotRun(Exception):
 @dataclasses.dataclass
 class Process:
     """A long-lived program that answers a round with one line for each of its `sides`. `command` may hold {build},
-    {python} and {peers}."""
+    {python}, {peers}, {peers_python} (of peers/requirements-*.txt) and {images} (of make_images.py)."""
 
     command: str
     sides: int = 1
@@ -64,6 +65,7 @@ class Row:
     kind: rate    median samples/s of ours over theirs; at least `bar`
           cost    median seconds of ours over theirs; at most `bar`
           paired  upper 95 % bound of the median ratio of seconds, round by round; at most `bar`
+          size    median `count` field of ours over theirs; at most `bar`
           equal   both sides' `count` field, in every round
           count   the `count` field of ours, in every round; at most `bar`"""
 
@@ -97,6 +99,31 @@ def optimizers():
         rows.append(optimizer(f"{name} 2000 1000", KEPT_PAGES, f"{name} / {rival}, 2000 x 1000", small, rival))
     rows.append(optimizer("adamw-copy 20 1000000", KEPT_PAGES, "adamw / copy of its bytes, 20 x 1 M", 0.9, "copy"))
     return rows
+
+
+WORKERS = sorted({0, 1, 2, len(os.sched_getaffinity(0))})
+
+
+def sides_of(name, workers=WORKERS):
+    return tuple(f"{name}_{count}" for count in workers)
+
+
+def images(size, webdataset_bar):
+    """Decode, random crop, flip and normalise, each rival from its own files of the same JPEGs."""
+    numbers = ",".join(str(count) for count in WORKERS)
+    ours, what = sides_of("saturate", WORKERS[1:]), f"JPEGs {size} x {size}"
+    peers = [Process(f"{{peers_python}} {{peers}}/{peer}_loader.py {{images}} {size} {numbers}", len(WORKERS), KEPT_PAGES)
+             for peer in ("webdataset", "mosaic")]
+    return Comparison(
+        [Process(f"{{build}}/benchmarks/bench_data images {{images}} {size} {numbers[2:]}", len(ours) + 1, KEPT_PAGES),
+         *peers],
+        [Row(f"{what} / webdataset", "rate", ours, sides_of("webdataset"), webdataset_bar),
+         Row(f"{what} / mosaicml-streaming", "rate", ours, sides_of("mosaic"), 2),
+         Row(f"{what} / libjpeg-turbo alone, all cores", "rate", ours, ("limit",), 0.85)], rounds=5)
+
+
+def data(arguments, sides, row, rounds):
+    return Comparison([Process(f"{{build}}/benchmarks/bench_data {arguments}", sides, KEPT_PAGES)], [row], rounds)
 
 
 CNN = ("{build}/benchmarks/throughput --model cnn --device cpu --policies keep_pages,channels_last,prefetch=1 "
@@ -142,6 +169,20 @@ GROUPS = {
         Comparison([Process("{build}/benchmarks/bench_numerics scaler", 2, KEPT_PAGES)],
                    [Row("scaler of a step / a pass over the gradients", "cost", ("scaler",), ("pass",), 1.05)],
                    rounds=31),
+    ],
+    "data": [
+        images(64, 4),
+        images(256, 1.5),
+        data("gather", 4, Row("rows in memory / one copy of them", "rate", sides_of("saturate", (0, 1, 2)), ("copy",), 0.6), 9),
+        data("tokens {images}", 4,
+             Row("token sequences / a copy of them", "rate", sides_of("saturate", (0, 1, 2)), ("copy",), 0.6), 9),
+        Comparison(
+            [Process("{build}/benchmarks/bench_data resume", 2)],
+            [Row("first batch: resumed at batch 10,000 / a new epoch", "cost", ("resumed",), ("start",), 1.1),
+             Row("samples before batch 10,000 that are read again", "count", ("resumed",), ("resumed",), 0)], rounds=15),
+        Comparison(
+            [Process("{build}/benchmarks/bench_data memory 8"), Process("{build}/benchmarks/bench_data memory 1")],
+            [Row("memory, 8 workers / 1 worker, 1 M samples", "size", ("workers_8",), ("workers_1",), 1.05)], rounds=3),
     ],
 }
 
@@ -331,6 +372,10 @@ def judge(row, samples):
     if row.kind == "count":
         most = max(answer["count"] for answer in samples[ours])
         return str(most), most <= row.bar, ours, theirs
+    if row.kind == "size":
+        ratio = (statistics.median(answer["count"] for answer in samples[ours])
+                 / statistics.median(answer["count"] for answer in samples[theirs]))
+        return f"{ratio:.3f}", ratio <= row.bar, ours, theirs
     if row.kind == "paired":
         ratios = [mine["seconds"] / other["seconds"] for mine, other in zip(samples[ours], samples[theirs])]
         value = upper_bound(ratios)
@@ -343,7 +388,7 @@ def judge(row, samples):
 
 def bar_text(row):
     return {"rate": f">= {row.bar:g} x", "cost": f"<= {row.bar:g}", "paired": f"<= {row.bar:g}", "count": f"<= {row.bar:g}",
-            "equal": "equal"}[row.kind]
+            "size": f"<= {row.bar:g}", "equal": "equal"}[row.kind]
 
 
 def info_of(side, infos):
@@ -353,7 +398,9 @@ def info_of(side, infos):
     return f"{found}, {suffix[1]} workers" if suffix else found
 
 
-def rate_text(side, samples):
+def rate_text(side, samples, kind=""):
+    if kind == "size":
+        return f"{statistics.median(answer['count'] for answer in samples[side]) / 1e6:.1f} MB"
     cost = seconds_per_sample(samples[side])
     return f"{cost:.4g} s" if cost > 1e-3 else f"{1 / cost:,.0f} /s"
 
@@ -384,7 +431,8 @@ def main():
             print(group, *(f"  {row.name} ({bar_text(row)})" for one in comparisons for row in one.rows), sep="\n")
         sys.exit(0 if options.list else 2)
 
-    places = {"build": options.build, "python": sys.executable, "peers": PEERS}
+    places = {"build": options.build, "python": sys.executable, "peers": PEERS, "images": ROOT / ".cache" / "bench-data",
+              "peers_python": ROOT / ".venv-peers" / "bin" / "python"}
     here = machine()
     print(f"{here['cpu']}, {here['cores']} cores; {here['date']}")
     print(f"{'name':<52} {'measured':>14}   {'bar':>9}")
@@ -397,7 +445,7 @@ def main():
             try:
                 measured, held, *pair = judge(row, samples)
                 verdict = "held" if held else "short"
-                details = [f"{rate_text(side, samples)}  {info_of(side, infos)}" for side in pair]
+                details = [f"{rate_text(side, samples, row.kind)}  {info_of(side, infos)}" for side in pair]
             except NotRun as reason:
                 measured, verdict, details = "-", "not run", [str(reason), *problems]
             all_held = all_held and verdict == "held"

@@ -19,7 +19,8 @@ left() { echo $((deadline - SECONDS)); }
 
 pack() {
   local packages names=(libspdlog-dev 'libspdlog1*' libfmt-dev 'libfmt[0-9]*' nlohmann-json3-dev libcli11-dev
-    libbenchmark-dev 'libbenchmark1*' zlib1g-dev zlib1g dataset-fashion-mnist)
+    libbenchmark-dev 'libbenchmark1*' zlib1g-dev zlib1g libarchive-dev 'libarchive1*' libturbojpeg0-dev libturbojpeg0
+    libjpeg62-turbo-dev libjpeg62-turbo libpng-dev 'libpng16-16*' dataset-fashion-mnist)
   mapfile -t packages < <(dpkg-query -W -f='${db:Status-Abbrev} ${binary:Package}\n' "${names[@]}" 2>/dev/null |
     sed -n 's/^ii *//p')
   rm -rf "$deps"
@@ -30,6 +31,10 @@ pack() {
     mkdir -p "$(dirname "$to")"
     cp -L "$file" "$to"
   done
+  # What libarchive itself needs: compressors that the other machine may lack.
+  local lib=$deps/usr/lib/x86_64-linux-gnu
+  ldd /usr/lib/x86_64-linux-gnu/libarchive.so | sed -n 's/.* => \(\S*\) .*/\1/p' |
+    grep -vE '/lib(c|m|dl|pthread|rt|gcc_s|stdc\+\+)\.so' | while read -r file; do cp -nL "$file" "$lib/"; done
   # Catch2 by its files: it may have come from a package or by hand.
   (cd /usr && find include/catch2 lib -path '*atch2*' -type f ! -path '*/share/*') | while read -r file; do
     mkdir -p "$deps/usr/$(dirname "$file")"
@@ -47,6 +52,13 @@ print(torch.utils.cmake_prefix_path, torch.__version__, torch.cuda.get_device_na
   say "LibTorch $torch_version of python3; GPU: $gpu"
   [ "$gpu" != none ] || say "no GPU: everything is built, tests labelled gpu cannot pass"
   prefixes=$torch_prefix
+}
+
+# Libraries that libarchive needs are found by nobody's RPATH.
+carried_libraries() {
+  local lib=$PWD/$deps/usr/lib/x86_64-linux-gnu
+  [ -d "$lib" ] || return
+  export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$lib
 }
 
 configure() {
@@ -93,9 +105,10 @@ mkdir -p build
 prefixes=
 find_torch
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>/dev/null
-for header in spdlog/spdlog.h nlohmann/json.hpp CLI/CLI.hpp zlib.h; do
+for header in spdlog/spdlog.h nlohmann/json.hpp CLI/CLI.hpp zlib.h archive.h turbojpeg.h png.h; do
   find_header "$header" || say "$header is missing here (carry build/gpu-deps, see --pack)"
 done
+carried_libraries
 configure || exit 1
 say "building"
 timeout "$(left)" cmake --build build/gpu -- -k 0 2>&1 | tail -n 40 || failed+=("the build")

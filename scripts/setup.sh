@@ -14,6 +14,8 @@ packages=(
   libcli11-dev        # command lines of the programs
   libbenchmark-dev    # benchmarks
   zlib1g-dev          # gzip idx files
+  libarchive-dev      # tar shards
+  libturbojpeg0-dev libjpeg62-turbo-dev libpng-dev  # images
   dataset-fashion-mnist
 )
 

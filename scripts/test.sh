@@ -3,8 +3,8 @@
 # Sets up, builds and runs every test with CTest. Arguments pass through to ctest (scripts/test.sh -R loader).
 #   --full   also what is labelled full: every header alone, the library by GCC without a precompiled header
 #   --asan   the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   --tsan   the loader's tests under ThreadSanitizer
-#   --small  with --asan: the loader's and the core's tests only
+#   --tsan   the tests of the loader and of file formats under ThreadSanitizer
+#   --small  with --asan: the tests of data and of the core only
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,8 +14,8 @@ for argument in "$@"; do
     -h | --help) sed -n 's/^# \?//; 3,7p' "${BASH_SOURCE[0]}"; exit ;;
     --full) preset=full ;;
     --asan) preset=asan ;;
-    --tsan) preset=tsan targets=(test_data) arguments+=(-R '^test_data/') ;;
-    --small) targets=(test_data test_core) arguments+=(-R '^test_(data|core)/') ;;
+    --tsan) preset=tsan targets=(test_data test_formats) arguments+=(-R '^test_(data|formats)/') ;;
+    --small) targets=(test_data test_formats test_images test_core) arguments+=(-R '^test_(data|formats|images|core)/') ;;
     *) arguments+=("$argument") ;;
   esac
 done

@@ -157,7 +157,8 @@ std::string loader_card(const AuditReport& report) {
       : room >= 1.1 ? "Alone it delivers " + times(room) +
                           " what training takes: enough for now, the next speed-up may run into it."
                     : "It delivers hardly more than training takes: a faster loader comes first.";
-  return "<div class=\"card\"><h3>Can the loader keep up?</h3>\n" + paragraph(words, "note") + "<p></p>\n" +
+  const std::string cause = report.loader_ceiling->cause.empty() ? "" : " " + report.loader_ceiling->cause + ".";
+  return "<div class=\"card\"><h3>Can the loader keep up?</h3>\n" + paragraph(words + cause, "note") + "<p></p>\n" +
          loader_chart(loader, training) + "</div>\n";
 }
 

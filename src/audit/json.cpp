@@ -38,6 +38,7 @@ void fields(auto& visit, RoundResult& v) {
 void fields(auto& visit, LoaderCeiling& v) {
   visit("samples_per_second", v.samples_per_second);
   visit("samples", v.samples);
+  visit("cause", v.cause);
 }
 void fields(auto& visit, ArmRound& v) {
   visit("settle", v.settle);

@@ -89,7 +89,8 @@ void print_head(std::ostream& out, const AuditReport& report) {
   if (report.loader_ceiling) {
     out << "  loader alone: " << text::thousands(report.loader_ceiling->samples_per_second) << " samples/s, "
         << text::number(report.loader_ceiling->samples_per_second / b.samples_per_second())
-        << " times what training takes\n";
+        << " times what training takes"
+        << (report.loader_ceiling->cause.empty() ? "" : ". " + report.loader_ceiling->cause) << '\n';
   } else if (!report.loader_error.empty()) {
     out << "  loader alone: it threw: " << report.loader_error << '\n';
   }

@@ -5,6 +5,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -42,7 +43,8 @@ std::vector<at::Tensor> pinned_batch(const std::vector<FieldLayout>& layout, int
   std::vector<at::Tensor> tensors;
   tensors.reserve(layout.size());
   for (const FieldLayout& field : layout) {
-    tensors.push_back(at::empty(batch_sizes(field, samples), at::TensorOptions(field.dtype).pinned_memory(true)));
+    tensors.push_back(at::empty(batch_sizes(field, samples), at::TensorOptions(field.dtype).pinned_memory(true),
+                                field.memory_format));
   }
   return tensors;
 }
@@ -50,23 +52,44 @@ std::vector<at::Tensor> pinned_batch(const std::vector<FieldLayout>& layout, int
 DeviceTransfer::DeviceTransfer(c10::Device device)
     : device_(checked(device)), stream_(c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(device_)) {}
 
-DeviceTransfer::Copied DeviceTransfer::copy(const std::vector<at::Tensor>& pinned) const {
+DeviceTransfer::Copied DeviceTransfer::copy(const std::vector<at::Tensor>& pinned, const BatchTransform& transform,
+                                            std::span<const SampleAt> at) {
   const c10::InferenceMode normal(false);
   const c10::StreamGuard on_stream(stream_);
-  Copied copied{{}, c10::Event(c10::kCUDA)};
+  const auto event = [] { return c10::Event(c10::kCUDA, c10::EventFlag::BACKEND_DEFAULT); };  // one that keeps time
+  Copied copied{{}, std::make_shared<Events>(Events{event(), event()})};
+  copied.events->begun.record(stream_);
   copied.tensors.reserve(pinned.size());
   for (const at::Tensor& host : pinned) {
-    copied.tensors.push_back(at::empty(host.sizes(), host.options().device(device_).pinned_memory(false)));
+    copied.tensors.push_back(
+        at::empty_strided(host.sizes(), host.strides(), host.options().device(device_).pinned_memory(false)));
     copied.tensors.back().copy_(host, /*non_blocking=*/true);
   }
-  copied.done.record(stream_);
+  if (transform) transform(copied.tensors, at);
+  copied.events->done.record(stream_);
+  const std::lock_guard lock(mutex_);
+  collect();
+  running_.push_back(copied.events);
   return copied;
 }
 
 void DeviceTransfer::hand_over(const Copied& copied) const {
   const c10::Stream current = c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(device_);
-  copied.done.block(current);
+  copied.events->done.block(current);
   for (const at::Tensor& tensor : copied.tensors) tensor.record_stream(current);
+}
+
+void DeviceTransfer::collect() const {
+  while (!running_.empty() && running_.front()->done.query()) {
+    seconds_ += 1e-3 * running_.front()->begun.elapsedTime(running_.front()->done);
+    running_.pop_front();
+  }
+}
+
+double DeviceTransfer::seconds() const {
+  const std::lock_guard lock(mutex_);
+  collect();
+  return seconds_;
 }
 
 }  // namespace saturate::data::detail

@@ -3,6 +3,7 @@
 // events, so it needs no CUDA header and compiles everywhere.
 #pragma once
 
+#include "saturate/data/loader_options.hpp"
 #include "saturate/data/source.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +11,10 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
 #include <vector>
 
 namespace saturate::data::detail {
@@ -23,19 +28,29 @@ class DeviceTransfer {
   /// @throws ConfigError when there is no such device.
   explicit DeviceTransfer(c10::Device device);
 
+  struct Events {
+    c10::Event begun, done;
+  };
   struct Copied {
     std::vector<at::Tensor> tensors;
-    c10::Event done;
+    std::shared_ptr<Events> events;
   };
-  /// Starts the copies on a stream of its own and returns. Any thread.
-  Copied copy(const std::vector<at::Tensor>& pinned) const;
+  /// Starts the copies, and `transform` where there is one, on a stream of its own and returns. Any thread.
+  Copied copy(const std::vector<at::Tensor>& pinned, const BatchTransform& transform, std::span<const SampleAt> at);
   /// Makes the calling thread's current stream wait for the copies (the thread does not), and tells the allocator that
   /// the tensors are used there.
   void hand_over(const Copied& copied) const;
+  /// What the device took for the copies and transforms that have ended by now.
+  double seconds() const;
 
  private:
+  void collect() const;
+
   c10::Device device_;
   c10::Stream stream_;
+  mutable std::mutex mutex_;
+  mutable std::deque<std::shared_ptr<Events>> running_;
+  mutable double seconds_ = 0;
 };
 
 }  // namespace saturate::data::detail

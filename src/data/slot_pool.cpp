@@ -5,15 +5,24 @@
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/MemoryFormat.h>
 
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
 namespace saturate::data::detail {
 namespace {
 constexpr std::size_t alignment = 64;
+
+/// None for the usual ones.
+std::optional<std::vector<int64_t>> strides_of(const std::vector<int64_t>& sizes, at::MemoryFormat format) {
+  if (format != at::MemoryFormat::ChannelsLast) return std::nullopt;
+  return c10::get_channels_last_strides_2d(sizes);
 }
+
+}  // namespace
 
 SlotPool::SlotPool(const std::vector<FieldLayout>& layout, int64_t batch_size, int64_t expected) : expected_(expected) {
   for (const FieldLayout& field : layout) {
@@ -79,13 +88,14 @@ std::vector<at::Tensor> SlotPool::as_tensors(Handle slot, const std::vector<Fiel
   const c10::InferenceMode normal(false);
   std::vector<at::Tensor> tensors;
   tensors.reserve(layout.size());
-  std::vector<int64_t> sizes;
   slot->tensors.store(static_cast<int>(layout.size()), std::memory_order_relaxed);
   Slot* shared = slot.release();
   for (std::size_t f = 0; f < layout.size(); ++f) {
-    sizes.assign(1, samples);
+    std::vector<int64_t> sizes{samples};
     sizes.insert(sizes.end(), layout[f].shape.begin(), layout[f].shape.end());
+    const auto strides = strides_of(sizes, layout[f].memory_format);
     tensors.push_back(at::for_blob(field(*shared, f), sizes)
+                          .strides(strides ? at::OptionalIntArrayRef(*strides) : at::OptionalIntArrayRef())
                           .context(shared, &SlotPool::drop_tensor)
                           .options(at::TensorOptions(layout[f].dtype))
                           .target_device(c10::Device(c10::kCPU))

@@ -64,6 +64,12 @@ class Bench(unittest.TestCase):
         samples["b"][1]["count"] = 8
         self.assertEqual(self.judge(samples, "equal", 0), ("7 / 7,8", False))
 
+    def test_sizes_are_compared_by_their_median(self):
+        answer = lambda count: {"seconds": 1, "samples": 1, "count": count}  # noqa: E731
+        samples = {"a": [answer(104), answer(999), answer(104)], "b": [answer(100)] * 3}
+        self.assertEqual(self.judge(samples, "size", 1.05), ("1.040", True))
+        self.assertEqual(self.judge(samples, "size", 1.03), ("1.040", False))
+
     def test_a_missing_or_failing_side_is_not_run_and_the_others_go_on(self):
         missing = bench.Process(f"{self.folder.name}/no-such-program")
         samples, _, problems = self.run_sides(self.side("a", 1), missing, self.side("c", 2, status=3), self.side("b", 2))

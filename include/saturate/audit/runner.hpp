@@ -68,6 +68,7 @@ using MakeRunner = std::function<std::unique_ptr<Runner>(const TacticSet& tactic
 struct LoaderCeiling {
   double samples_per_second = 0;
   int64_t samples = 0;  ///< over how many samples it was measured
+  std::string cause = {};  ///< what stops it there, in words
 };
 
 /// What is to be sped up. Only `name` and `make` are required.

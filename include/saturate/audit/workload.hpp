@@ -10,6 +10,7 @@
 
 #include "saturate/audit/runner.hpp"
 #include "saturate/audit/runtime_policies.hpp"
+#include "saturate/data/loader_ceiling.hpp"
 #include "saturate/data/prefetch_loader.hpp"
 #include "saturate/observe/memory_meter.hpp"
 #include "saturate/observe/timing.hpp"
@@ -168,14 +169,8 @@ Workload make_workload(WorkloadOptions options, MakeModel make_model, Loss loss,
   workload.loader_ceiling = [=] {
     data::PrefetchLoader<Source> loader(
         source, {.batch_size = options.batch_size, .shuffle = true, .seed = options.seed, .workers = 1});
-    LoaderCeiling ceiling;
-    const Stopwatch watch;
-    // Whole epochs, for at least half a second: the first one starts the worker.
-    while (watch.seconds() < 0.5) {
-      for (const auto& batch : loader) ceiling.samples += batch.size();
-    }
-    ceiling.samples_per_second = static_cast<double>(ceiling.samples) / watch.seconds();
-    return ceiling;
+    const data::LoaderCeiling ceiling = data::loader_ceiling(loader, 0.5);
+    return LoaderCeiling{ceiling.samples_per_second(), ceiling.spent.samples, ceiling.cause()};
   };
   return workload;
 }

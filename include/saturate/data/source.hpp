@@ -14,13 +14,19 @@
 //   };
 #pragma once
 
+#include "saturate/data/record_stream.hpp"
+#include "saturate/data/sample_at.hpp"
+
+#include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
 
 #include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace saturate::data {
@@ -29,6 +35,8 @@ namespace saturate::data {
 struct FieldLayout {
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> shape;
+  /// ChannelsLast: the shape is [C, H, W], and the bytes of one sample lie as [H, W, C].
+  at::MemoryFormat memory_format = at::MemoryFormat::Contiguous;
 
   int64_t numel() const {
     int64_t product = 1;
@@ -52,13 +60,14 @@ concept HasLayout = HasFields<S> && requires(const S& source) {
   { source.layout() } -> std::convertible_to<std::array<FieldLayout, S::fields>>;
 };
 template <class S>
-concept HasRead = HasFields<S> && requires(const S& source, int64_t index, std::array<std::byte*, S::fields> out) {
-  source.read(index, out);
+concept HasRead = HasFields<S> && requires(const S& source, SampleAt at, std::array<std::byte*, S::fields> out) {
+  source.read(at, out);
 };
 
-/// `fields`, `size()`, `layout()` and `read(index, out)`. `read` is const, runs on several threads at once, and writes
-/// exactly layout()[f].bytes() bytes to each out[f] (aligned for the dtype). What it throws reaches the loop over the
-/// loader, with the number of the sample.
+/// `fields`, `size()`, `layout()` and `read(at, out)`; `at` is an int64_t, the sample's number, or a const SampleAt&
+/// for sources with random augmentation. `read` is const, runs on several threads at once, and writes exactly
+/// layout()[f].bytes() bytes to each out[f] (aligned for the dtype). What it throws reaches the loop over the loader,
+/// with the number of the sample.
 template <class S>
 concept Source = HasFields<S> && HasSize<S> && HasLayout<S> && HasRead<S>;
 
@@ -67,6 +76,19 @@ template <class S>
 concept GatheringSource = Source<S> &&
     requires(const S& source, std::span<const int64_t> indices, std::array<std::byte*, S::fields> out) {
   source.gather(indices, out);
+};
+
+/// Samples that come one after the other, without an index: `fields`, `layout()`, `open(part)` gives one pass over the
+/// records, `read(record, where, at, out)` (const, several threads at once) writes one of them. A loader over it
+/// promises less than over a Source: the order is what `open` makes of seed, epoch and the number of ranks; going on in
+/// the middle reads again what lies before; nobody knows the number of batches beforehand, so ranks may end at
+/// different ones.
+template <class S>
+concept StreamSource = HasLayout<S> &&
+    requires(const S& source, const StreamPart& part, const Record& record, const std::string& where,
+             const SampleAt& at, std::array<std::byte*, S::fields> out) {
+  { source.open(part) } -> std::convertible_to<std::unique_ptr<RecordStream>>;
+  source.read(record, where, at, out);
 };
 
 namespace detail {

@@ -57,6 +57,16 @@ std::optional<int64_t> batches_of(Loader& loader) {
   }
 }
 
+template <class Loader>
+void set_epoch(Loader& loader, int64_t epoch) {
+  if constexpr (requires {
+                  { loader.epoch() } -> std::convertible_to<int64_t>;
+                }) {
+    if (loader.epoch() == epoch) return;  // also in the middle of it, where load_state has put the loader
+  }
+  if constexpr (requires { loader.set_epoch(epoch); }) loader.set_epoch(epoch);
+}
+
 class Timer {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
@@ -164,7 +174,7 @@ class Loop {
   template <class Loader, class Validation>
   void run_epoch(Loader& loader, Validation& validation, FitMeter& meter, int64_t per_window) {
     TrainerState& state = trainer_.state_;
-    if constexpr (requires { loader.set_epoch(state.epoch); }) loader.set_epoch(state.epoch);
+    set_epoch(loader, state.epoch);
     tell(EpochBegin{state}, meter);
     bool evaluated = false, any = false;
     const Timer first_wait;

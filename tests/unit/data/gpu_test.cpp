@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the data part does on a CUDA device; skipped where there is none.
+#include "saturate/data/crop_flip_normalize.hpp"
 #include "saturate/data/normalize.hpp"
 #include "saturate/data/prefetch_loader.hpp"
 #include "saturate/data/tensor_source.hpp"
@@ -59,5 +60,25 @@ TEST_CASE("a pinned batch is not overwritten before the caller's copy of it has 
   for (std::size_t b = 0; b < on_device.size(); ++b) {
     const auto first = static_cast<int64_t>(4 * b);
     REQUIRE(on_device[b].cpu().equal(x.slice(0, first, first + 4)));
+  }
+}
+
+TEST_CASE("CropFlipNormalize gives the CPU's bits on a CUDA device", "[data][gpu]") {
+  if (!torch::cuda::is_available()) SKIP("there is no CUDA device");
+  for (const int64_t samples : {0, 1, 7, 600}) {
+    for (const int64_t channels : {1, 3, 4}) {
+      const auto pixels = torch::randint(0, 256, {samples, channels, 37, 50}, at::kByte);
+      std::vector<SampleAt> at;
+      for (int64_t i = 0; i < samples; ++i) at.emplace_back(i, 3, 1, i);
+      for (const bool last : {false, true}) {
+        const CropFlipNormalize finish(
+            {.height = 30, .width = 41, .flip = 0.5, .mean = {0.485}, .std = {0.229}, .channels_last = last});
+        const auto expected = finish.apply(pixels, at);
+        REQUIRE(finish.apply(pixels.cuda(), at).cpu().equal(expected));
+        const auto values = finish.apply(pixels.cuda().contiguous(at::MemoryFormat::ChannelsLast), at);
+        REQUIRE(values.cpu().equal(expected));
+        REQUIRE(values.is_contiguous(last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous));
+      }
+    }
   }
 }

@@ -303,7 +303,7 @@ TEST_CASE("a device that is not there is refused", "[data]") {
 TEST_CASE("options that cannot work are refused, those without effect warn", "[data]") {
   const auto with = [](LoaderOptions options) { PrefetchLoader(Numbers{30}, options); };
   REQUIRE_THROWS_AS(with({.batch_size = 0}), saturate::ConfigError);
-  REQUIRE_THROWS_AS(with({.batch_size = 4, .workers = -1}), saturate::ConfigError);
+  REQUIRE_THROWS_AS(with({.batch_size = 4, .workers = -2}), saturate::ConfigError);
   REQUIRE_THROWS_AS(with({.batch_size = 4, .prefetch = 0}), saturate::ConfigError);
   REQUIRE_THROWS_AS(PrefetchLoader(Numbers{0}, {.batch_size = 4}), saturate::DataError);
   const Log log;
@@ -317,13 +317,13 @@ TEST_CASE("stats tell reading from waiting", "[data]") {
   PrefetchLoader here(slow, {.batch_size = 10, .workers = 0});
   samples_of(here);
   REQUIRE(here.stats().batches == 2);
-  REQUIRE(here.stats().read_seconds >= 0.020);
-  REQUIRE(here.stats().wait_seconds >= here.stats().read_seconds);
+  REQUIRE(here.stats().worker_seconds >= 0.020);
+  REQUIRE(here.stats().wait_seconds >= here.stats().worker_seconds);
 
   PrefetchLoader ahead(slow, {.batch_size = 10, .workers = 1, .prefetch = 2});
   [[maybe_unused]] const auto it = ahead.begin();
   REQUIRE(ahead.stats().batches == 1);
   REQUIRE(ahead.stats().wait_seconds > 0);
-  REQUIRE(eventually([&] { return ahead.stats().read_seconds >= 0.020; }));  // the second batch, while nobody waits
+  REQUIRE(eventually([&] { return ahead.stats().worker_seconds >= 0.020; }));  // the second batch, while nobody waits
   REQUIRE(ahead.stats().batches == 1);
 }
