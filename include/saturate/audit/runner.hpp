@@ -67,7 +67,7 @@ using MakeRunner = std::function<std::unique_ptr<Runner>(const TacticSet& tactic
 /// How fast the loader delivers when nothing trains.
 struct LoaderCeiling {
   double samples_per_second = 0;
-  int64_t samples = 0;  ///< over how many samples it was measured
+  int64_t samples = 0;     ///< over how many samples it was measured
   std::string cause = {};  ///< what stops it there, in words
 };
 
