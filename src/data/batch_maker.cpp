@@ -15,6 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int64_t most_warnings = 20;  // bad samples that the log names
+
 std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -60,7 +62,6 @@ void WrittenRows::bad(const std::string& sample) {
   if (on_bad_sample == OnBadSample::fail) std::throw_with_nested(DataError(message));
   ++skipped;
   last_skipped = message;
-  log::warn("PrefetchLoader: " + message + "; left out");
 }
 
 BatchMaker::BatchMaker(std::unique_ptr<const BatchReader> reader, std::vector<FieldLayout> layout,
@@ -143,7 +144,13 @@ std::vector<at::Tensor> BatchMaker::hand_over(MadeBatch made) const {
 
 void BatchMaker::count(const WrittenRows& rows) {
   if (rows.skipped == 0) return;
-  skipped_.fetch_add(rows.skipped, std::memory_order_relaxed);
+  const int64_t before = skipped_.fetch_add(rows.skipped, std::memory_order_relaxed);
+  if (before < most_warnings) {
+    const int64_t others = rows.skipped - 1;
+    log::warn("PrefetchLoader: left out: " + rows.last_skipped +
+              (others > 0 ? ", and " + std::to_string(others) + " more of its batch" : "") +
+              (before + rows.skipped >= most_warnings ? "; further ones are counted only" : ""));
+  }
   const std::lock_guard lock(mutex_);
   last_skipped_ = rows.last_skipped;
 }

@@ -31,7 +31,7 @@ enum class Uneven {
 /// What a sample that cannot be read means.
 enum class OnBadSample {
   fail,           ///< its error reaches the loop at its batch
-  skip_and_count  ///< the batch is shorter by it; LoaderStats counts it, the log says which; no sample left is an error
+  skip_and_count  ///< the batch is shorter by it; LoaderStats counts it, the log names some; no sample left is an error
 };
 
 /// Runs on every batch where it was read: on the worker's thread (of one core), and with a CUDA device on the copy's
