@@ -4,7 +4,7 @@
 #   --full   also what is labelled full: every header alone, the library by GCC without a precompiled header
 #   --asan   the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   --tsan   the tests of the loader and of file formats under ThreadSanitizer
-#   --small  with --asan: the tests of data and of the core only
+#   --small  with --asan: the loader's and the core's tests only
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,7 +15,7 @@ for argument in "$@"; do
     --full) preset=full ;;
     --asan) preset=asan ;;
     --tsan) preset=tsan targets=(test_data test_formats) arguments+=(-R '^test_(data|formats)/') ;;
-    --small) targets=(test_data test_formats test_images test_core) arguments+=(-R '^test_(data|formats|images|core)/') ;;
+    --small) targets=(test_data test_core) arguments+=(-R '^test_(data|core)/') ;;
     *) arguments+=("$argument") ;;
   esac
 done
