@@ -10,6 +10,7 @@
 //   data resume                      the first batch of an epoch; and of one that goes on at batch 10,000
 //   data memory WORKERS              memory that a source of 1,000,000 samples and its loader take, slots aside
 #include <ATen/ATen.h>
+#include <turbojpeg.h>
 
 #include <algorithm>
 #include <array>
@@ -25,9 +26,6 @@
 #include <thread>
 #include <utility>
 #include <vector>
-
-// After <cstdio>: it needs FILE.
-#include <jpeglib.h>
 
 #include "rounds.hpp"
 #include "saturate/data/image_source.hpp"
@@ -107,57 +105,40 @@ class Limit {
   }
 
  private:
-  /// libjpeg's own interface: rows above the crop are skipped, those below it are not decoded. Errors end the program.
-  struct Decoder {
-    jpeg_decompress_struct info{};
-    jpeg_error_mgr errors{};
-    std::vector<uint8_t> row;
-    Decoder() {
-      info.err = jpeg_std_error(&errors);
-      jpeg_create_decompress(&info);
-    }
-    ~Decoder() { jpeg_destroy_decompress(&info); }
-  };
-
   void work(const std::vector<int64_t>& order, int64_t epoch, std::atomic<std::size_t>& next_batch,
             std::atomic<std::size_t>& seen, float* slot) const {
-    Decoder decoder;
+    const std::unique_ptr<void, int (*)(tjhandle)> decoder(tjInitDecompress(), tjDestroy);
+    std::vector<uint8_t> pixels;
     const auto samples = static_cast<std::size_t>(batch_size);
     for (std::size_t first; (first = next_batch++ * samples) < order.size();) {
       const std::size_t end = std::min(order.size(), first + samples);
       for (std::size_t k = first; k < end; ++k) {
         const SampleAt at(order[k], 0, epoch, static_cast<int64_t>(k));
-        decode(decoder, at, slot + (k - first) * static_cast<std::size_t>(3 * crop_ * crop_));
+        decode(decoder.get(), at, pixels, slot + (k - first) * static_cast<std::size_t>(3 * crop_ * crop_));
       }
       seen += end - first;
     }
   }
 
-  void decode(Decoder& decoder, const SampleAt& at, float* out) const {
+  void decode(tjhandle decoder, const SampleAt& at, std::vector<uint8_t>& pixels, float* out) const {
     const auto& jpeg = jpegs_[static_cast<std::size_t>(at.index)];
-    jpeg_decompress_struct& info = decoder.info;
-    jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(jpeg.data()), jpeg.size());
-    require(jpeg_read_header(&info, TRUE) == JPEG_HEADER_OK, "bad header");
-    info.out_color_space = JCS_EXT_RGB;
-    jpeg_start_decompress(&info);
-    const auto width = static_cast<int>(info.output_width), height = static_cast<int>(info.output_height);
-    decoder.row.resize(static_cast<std::size_t>(3 * width));
+    const auto* bytes = reinterpret_cast<const unsigned char*>(jpeg.data());
+    int width = 0, height = 0, sampling = 0, colors = 0;
+    require(tjDecompressHeader3(decoder, bytes, jpeg.size(), &width, &height, &sampling, &colors) == 0, "bad header");
+    pixels.resize(static_cast<std::size_t>(3 * width * height));
+    require(tjDecompress2(decoder, bytes, jpeg.size(), pixels.data(), width, 0, height, TJPF_RGB, 0) == 0, "bad JPEG");
     SampleRandom random(at);
     const auto left = static_cast<int>(random.below(static_cast<uint64_t>(width - crop_ + 1)));
     const auto top = static_cast<int>(random.below(static_cast<uint64_t>(height - crop_ + 1)));
     const bool flip = random.uniform() < 0.5;
-    jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(top));
     for (int y = 0; y < crop_; ++y) {
-      JSAMPROW whole = decoder.row.data();
-      require(jpeg_read_scanlines(&info, &whole, 1) == 1, "bad JPEG");
-      uint8_t* row = whole + 3 * left;
+      uint8_t* row = pixels.data() + 3 * ((top + y) * width + left);
       if (flip) {
         for (int a = 0, b = crop_ - 1; a < b; ++a, --b) std::swap_ranges(row + 3 * a, row + 3 * a + 3, row + 3 * b);
       }
       float* to = out + y * crop_;
       normalize_row(row, crop_, scale_.data(), shift_.data(), to, to + crop_ * crop_, to + 2 * crop_ * crop_);
     }
-    jpeg_abort_decompress(&info);
   }
 
   int crop_;
