@@ -25,7 +25,7 @@ struct StageTotals {
 StageTotals& stage_totals();
 }  // namespace detail
 
-/// Adds its lifetime to a stage of this thread. Scopes do not nest. About 50 ns.
+/// Adds its lifetime to a stage of this thread. Scopes do not nest.
 class StageScope {
  public:
   explicit StageScope(Stage stage) : stage_(stage), start_(std::chrono::steady_clock::now()) {}

@@ -30,7 +30,7 @@ struct TarShardsOptions {
 /// regular files. One key in two shards makes two samples.
 ///
 /// Random access comes from an index: made by reading the headers at the first use of a shard, and made again when the
-/// shard has another size or time of change. About 45 bytes a sample, shared by all copies and threads.
+/// shard has another size or time of change. About 48 bytes a sample, shared by all copies and threads.
 ///
 /// A shard that is cut or damaged gives every sample before that place; the sample at that place stays in the numbering
 /// and throws when it is read. Such an index is not kept.
