@@ -4,6 +4,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+
 namespace saturate::marks {
 namespace detail {
 thread_local constinit Scope* active = nullptr;
@@ -78,6 +80,7 @@ Part::Part(Scope& innermost, const torch::nn::Module& module) : module_(module) 
       entered_.push_back(*scope);
       const Observer* observer = (*scope)->observer_;
       keeps_fp32_ = keeps_fp32_ || (observer != nullptr && observer->keeps_fp32(module));
+      recomputes_ = recomputes_ || (observer != nullptr && observer->recomputes(module));
     }
   } catch (...) {
     for (; !entered_.empty(); entered_.pop_back()) entered_.back()->leave(module_);
@@ -87,6 +90,27 @@ Part::Part(Scope& innermost, const torch::nn::Module& module) : module_(module) 
 
 Part::~Part() {
   for (; !entered_.empty(); entered_.pop_back()) entered_.back()->leave(module_);
+}
+
+Snapshot::Snapshot() {
+  for (const Scope* scope = detail::active; scope != nullptr; scope = scope->outer_) {
+    levels_.push_back(
+        {scope->names_, scope->observer_ == nullptr ? nullptr : scope->observer_->lasting(), scope->stack_});
+  }
+  std::reverse(levels_.begin(), levels_.end());
+}
+
+Snapshot::Again::Again(const Snapshot& snapshot) : replaced_(detail::active) {
+  detail::active = nullptr;
+  for (const Level& level : snapshot.levels_) {
+    scopes_.push_back(std::make_unique<Scope>(level.names, level.observer.get()));
+    scopes_.back()->stack_ = level.stack;
+  }
+}
+
+Snapshot::Again::~Again() {
+  while (!scopes_.empty()) scopes_.pop_back();
+  detail::active = replaced_;
 }
 
 namespace detail {

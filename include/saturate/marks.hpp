@@ -10,6 +10,7 @@
 
 #include "saturate/for_each_tensor.hpp"
 #include "saturate/precision/autocast_scope.hpp"
+#include "saturate/recompute/detail/run_block.hpp"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
@@ -20,6 +21,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -59,6 +61,10 @@ class Observer {
   virtual void leave(const std::vector<std::string>& names, const torch::nn::Module& module) noexcept = 0;
   /// Whether the part runs in float32 inside autocast: its inputs are cast, and its outputs cast back.
   virtual bool keeps_fp32(const torch::nn::Module&) const { return false; }
+  /// Whether the part is to be recomputed (recompute/recompute.hpp). Asked once a visit, right after enter().
+  virtual bool recomputes(const torch::nn::Module&) const { return false; }
+  /// What acts again when the part's forward runs again in backward, where the Scope has ended; nullptr: nothing does.
+  virtual std::shared_ptr<Observer> lasting() { return nullptr; }
 };
 
 /// Turns marks on for this thread while the object lives. Scopes nest: every one that lives is told, the outer ones
@@ -72,6 +78,7 @@ class Scope {
 
  private:
   friend class Part;
+  friend class Snapshot;
   friend std::string_view current();
   bool enter(const torch::nn::Module& module);
   void leave(const torch::nn::Module& module) noexcept;
@@ -93,11 +100,41 @@ class Part {
   Part(const Part&) = delete;
   Part& operator=(const Part&) = delete;
   bool keeps_fp32() const { return keeps_fp32_; }
+  bool recomputes() const { return recomputes_; }
 
  private:
   const torch::nn::Module& module_;
   std::vector<Scope*> entered_;
   bool keeps_fp32_ = false;
+  bool recomputes_ = false;
+};
+
+/// Where this thread is among the marks, to be there again later: in backward, perhaps on another thread, when the
+/// scopes have ended. Observers take part as far as they last (Observer::lasting).
+class Snapshot {
+ public:
+  Snapshot();
+
+  /// Replaces the marks of this thread while it lives.
+  class Again {
+   public:
+    explicit Again(const Snapshot& snapshot);
+    ~Again();
+    Again(const Again&) = delete;
+    Again& operator=(const Again&) = delete;
+
+   private:
+    Scope* replaced_;
+    std::vector<std::unique_ptr<Scope>> scopes_;  // outer ones first
+  };
+
+ private:
+  struct Level {
+    std::shared_ptr<const Names> names;
+    std::shared_ptr<Observer> observer;
+    std::vector<const std::vector<std::string>*> stack;
+  };
+  std::vector<Level> levels_;  // outer ones first
 };
 
 namespace detail {
@@ -105,7 +142,9 @@ extern thread_local constinit Scope* active;
 
 template <class M>
 auto& module_of(M& module) {
-  if constexpr (requires { module.operator->(); }) {
+  if constexpr (std::is_pointer_v<M>) {
+    return *module;
+  } else if constexpr (requires { module.operator->(); }) {
     return *module.operator->();  // a module holder, or a shared_ptr
   } else {
     return module;
@@ -138,6 +177,18 @@ auto run_in_fp32(M& part, const Inputs&... inputs) {
   visit_tensors(output, [&](at::Tensor& tensor) { island.output(tensor); });
   return output;
 }
+
+/// @param what has forward(): AnyModule for one, which is copied, or the module itself, which the block owns.
+template <class Runs, class... Inputs>
+auto run_recomputed(const torch::nn::Module& module, Runs what, bool keeps_fp32, const Inputs&... inputs) {
+  return saturate::detail::run_block(
+      saturate::detail::BlockParts::of(module),
+      [what, keeps_fp32](auto&... input) mutable {
+        auto& runs = module_of(what);
+        return keeps_fp32 ? run_in_fp32(runs, input...) : runs.forward(input...);
+      },
+      inputs...);
+}
 }  // namespace detail
 }  // namespace marks
 
@@ -149,6 +200,7 @@ auto call(M&& module, Inputs&&... inputs) {
   marks::Scope* scope = marks::detail::active;
   if (scope == nullptr) return part.forward(std::forward<Inputs>(inputs)...);
   const marks::Part visit(*scope, part);
+  if (visit.recomputes()) return marks::detail::run_recomputed(part, &part, visit.keeps_fp32(), inputs...);
   if (visit.keeps_fp32()) return marks::detail::run_in_fp32(part, inputs...);
   return part.forward(std::forward<Inputs>(inputs)...);
 }
@@ -162,7 +214,11 @@ auto call_each(Sequential&& sequential, Tensor x) {
       x = part.forward(x);
     } else {
       const marks::Part visit(*scope, *part.ptr());
-      x = visit.keeps_fp32() ? marks::detail::run_in_fp32(part, x) : part.forward(x);
+      if (visit.recomputes()) {
+        x = marks::detail::run_recomputed(*part.ptr(), part, visit.keeps_fp32(), x);
+      } else {
+        x = visit.keeps_fp32() ? marks::detail::run_in_fp32(part, x) : part.forward(x);
+      }
     }
   }
   return x;

@@ -79,6 +79,8 @@
 #include "saturate/precision/grad_scaler.hpp"
 #include "saturate/precision/precision.hpp"
 #include "saturate/precision/tf32_scope.hpp"
+#include "saturate/recompute/policy.hpp"
+#include "saturate/recompute/recompute.hpp"
 #include "saturate/schedule/any_schedule.hpp"
 #include "saturate/schedule/decay.hpp"
 #include "saturate/schedule/lr_scaling.hpp"

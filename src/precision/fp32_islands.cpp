@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <regex>
+#include <unordered_set>
+#include <utility>
 
 namespace saturate {
 namespace {
@@ -28,7 +30,27 @@ std::string listed(const std::vector<std::string>& names) {
   return text.empty() ? "none: the model registers no modules" : text;
 }
 
+// A copy of the set, so that it neither ends nor changes between a forward and its second run.
+class SameIslands final : public marks::Observer {
+ public:
+  explicit SameIslands(std::unordered_set<const torch::nn::Module*> islands) : islands_(std::move(islands)) {}
+  void enter(const std::vector<std::string>&, const torch::nn::Module&) override {}
+  void leave(const std::vector<std::string>&, const torch::nn::Module&) noexcept override {}
+  bool keeps_fp32(const torch::nn::Module& module) const override { return islands_.contains(&module); }
+
+ private:
+  std::unordered_set<const torch::nn::Module*> islands_;
+};
+
 }  // namespace
+
+std::shared_ptr<marks::Observer> Fp32Islands::lasting() {
+  if (lasting_ != nullptr) return lasting_;
+  std::unordered_set<const torch::nn::Module*> islands;
+  for (const auto& island : islands_) islands.insert(island.first);
+  lasting_ = std::make_shared<SameIslands>(std::move(islands));
+  return lasting_;
+}
 
 void Fp32Islands::add(const std::string& pattern) {
   compiled(pattern);
@@ -39,6 +61,7 @@ void Fp32Islands::add(const std::string& pattern) {
 void Fp32Islands::attach(const torch::nn::Module& model) {
   names_ = marks::bind(model);
   islands_.clear();
+  lasting_.reset();
   for (const std::string& pattern : patterns_) match(pattern);
 }
 
@@ -51,6 +74,7 @@ void Fp32Islands::match(const std::string& pattern) {
     if (found == names.end()) continue;
     any = true;
     islands_.emplace(module, Island{*found});
+    lasting_.reset();
   }
   if (!any) {
     throw ConfigError("keep_fp32: '" + pattern + "' matches no part of the model; its parts are " +

@@ -35,6 +35,8 @@ class Fp32Islands final : public marks::Observer {
   void enter(const std::vector<std::string>& names, const torch::nn::Module& module) override;
   void leave(const std::vector<std::string>&, const torch::nn::Module&) noexcept override {}
   bool keeps_fp32(const torch::nn::Module& module) const override;
+  /// Islands are islands in a second forward too, also when this object is gone by then.
+  std::shared_ptr<marks::Observer> lasting() override;
 
   /// Warns, once, of islands that no forward pass has come through: the model runs them without saturate::call, so they
   /// have no effect. To be called after a first pass.
@@ -50,6 +52,7 @@ class Fp32Islands final : public marks::Observer {
   std::vector<std::string> patterns_;
   std::shared_ptr<const marks::Names> names_;  // set by attach
   std::unordered_map<const torch::nn::Module*, Island> islands_;
+  std::shared_ptr<marks::Observer> lasting_;  // the islands as they are; nullptr: to be made
   bool warned_ = false;
 };
 
