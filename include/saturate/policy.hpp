@@ -56,7 +56,9 @@ concept AccumulationPolicy = requires(const P& policy) {
   { policy.micro_batches() } -> std::convertible_to<std::int64_t>;
 };
 
-/// `auto scope() const`: an object whose life spans forward.
+/// `auto scope() const`: an object whose life spans forward. Besides, where it has them: `auto window_scope() const`
+/// spans forward and backward of a whole window, and `void after_backward()` is called when its backward is over; what
+/// that throws leaves the window without effect.
 template <class P>
 concept RecomputePolicy = requires(const P& policy) {
   policy.scope();

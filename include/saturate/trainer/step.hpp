@@ -66,6 +66,7 @@ class Step {
     require_window(window.size());
     const ClearOnError clear(*optimizer);
     const auto precision = window_scope(policies.precision());
+    const auto recompute = window_scope(policies.recompute());
     auto micro_batches = prepare(window);
     StepResult result;
     for (const auto& micro : micro_batches) result.samples += micro.samples;
@@ -73,6 +74,7 @@ class Step {
     policies.guard().begin();
     policies.capture().run([&] {
       backward(micro_batches, result);
+      if constexpr (requires { policies.recompute().after_backward(); }) policies.recompute().after_backward();
       policies.distributed().finish();
       update(result);
     });

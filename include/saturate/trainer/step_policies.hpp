@@ -40,10 +40,10 @@ optim::StepArgs step_args(Schedule& schedule, StepCounter& counter, int64_t& rev
 }
 
 /// Spans forward and backward of a window.
-template <class Precision>
-auto window_scope(Precision& precision) {
-  if constexpr (requires { precision.window_scope(); }) {
-    return precision.window_scope();
+template <class Policy>
+auto window_scope(Policy& policy) {
+  if constexpr (requires { policy.window_scope(); }) {
+    return policy.window_scope();
   } else {
     return NothingScope();
   }
