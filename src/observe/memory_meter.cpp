@@ -31,8 +31,10 @@ c10::Device with_index(c10::Device device) {
 // a profiler state that is disabled but for memory.
 class Ledger final : public profiler::ProfilerStateBase {
  public:
-  explicit Ledger(Ledger* outer)
-      : ProfilerStateBase(profiler::ProfilerConfig(profiler::ProfilerState::Disabled)), outer_(outer) {}
+  explicit Ledger(Ledger* outer, std::function<void(const MemoryEvent&)> listener = {})
+      : ProfilerStateBase(profiler::ProfilerConfig(profiler::ProfilerState::Disabled)),
+        outer_(outer),
+        listener_(std::move(listener)) {}
 
   bool memoryProfilingEnabled() const override { return true; }
   profiler::ActiveProfilerType profilerType() override { return profiler::ActiveProfilerType::NONE; }
@@ -74,6 +76,7 @@ class Ledger final : public profiler::ProfilerStateBase {
     counts.bytes += size;
     counts.peak_bytes = std::max(counts.peak_bytes, counts.bytes);
     counts.largest_block = std::max(counts.largest_block, size);
+    if (listener_) listener_({block, size, device});
   }
 
   // The size that LibTorch reports for a free comes from a table of its own, which may hold an older block of the same
@@ -90,11 +93,13 @@ class Ledger final : public profiler::ProfilerStateBase {
     if (size <= host_memory::max_dynamic_threshold) {
       counts.largest_freed_small_block = std::max(counts.largest_freed_small_block, size);
     }
+    if (listener_) listener_({block, -size, device});
   }
 
   mutable std::mutex mutex_;
   std::map<std::pair<int, int>, Account> devices_;
   Ledger* outer_;
+  std::function<void(const MemoryEvent&)> listener_;
 };
 
 Ledger* running_ledger() {
@@ -143,14 +148,18 @@ c10::DeviceAllocator& allocator_of(c10::Device device) {
 }  // namespace
 
 struct MemoryMeter::Impl {
-  std::shared_ptr<Ledger> ledger = std::make_shared<Ledger>(running_ledger());
+  explicit Impl(std::function<void(const MemoryEvent&)> listener)
+      : ledger(std::make_shared<Ledger>(running_ledger(), std::move(listener))) {}
+
+  std::shared_ptr<Ledger> ledger;
   c10::DebugInfoGuard guard{c10::DebugInfoKind::PROFILER_STATE, ledger};
 };
 
-MemoryMeter::MemoryMeter() {
+MemoryMeter::MemoryMeter() : MemoryMeter(std::function<void(const MemoryEvent&)>()) {}
+MemoryMeter::MemoryMeter(std::function<void(const MemoryEvent&)> listener) {
   running_ledger();  // throws before anything is set up
   quieten_first_warning();
-  impl_ = std::make_unique<Impl>();
+  impl_ = std::make_unique<Impl>(std::move(listener));
 }
 MemoryMeter::~MemoryMeter() = default;
 

@@ -10,6 +10,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace saturate {
@@ -27,6 +28,13 @@ struct MemoryCounts {
   int64_t largest_freed_small_block = 0;
 };
 
+/// A block that a MemoryMeter has counted.
+struct MemoryEvent {
+  const void* block;
+  int64_t bytes;  ///< above 0: it was allocated; below 0: freed
+  c10::Device device;
+};
+
 /// Counts the tensor memory that is allocated on this thread, on threads that run its backward pass, and on threads
 /// that it gives work to through at::launch, while the object lives. Works through the hook of LibTorch's memory
 /// profiler, so it sees every device whose allocator reports to that hook (CPU, CUDA).
@@ -41,6 +49,9 @@ class MemoryMeter {
  public:
   /// @throws StateError when LibTorch's profiler is running on this thread: both need the same hook.
   MemoryMeter();
+  /// Besides, tells `listener` of every block that it counts, in order and one at a time, on the thread that allocates
+  /// or frees it. The listener must not throw, allocate tensors or ask this meter.
+  explicit MemoryMeter(std::function<void(const MemoryEvent&)> listener);
   ~MemoryMeter();
   MemoryMeter(const MemoryMeter&) = delete;
   MemoryMeter& operator=(const MemoryMeter&) = delete;

@@ -47,6 +47,19 @@ TEST_CASE("MemoryMeter: known sizes give known counts") {
   CHECK(meter.counts().peak_bytes == 6000);
 }
 
+TEST_CASE("MemoryMeter: a listener hears of every counted block, in order") {
+  std::optional<at::Tensor> before = floats(10);
+  std::vector<int64_t> heard;
+  const MemoryMeter meter([&](const saturate::MemoryEvent& event) {
+    CHECK(event.device == c10::Device(c10::kCPU));
+    heard.push_back(event.bytes);
+  });
+  auto first = floats(1000);
+  before.reset();  // not counted, not told
+  { auto second = floats(5000); }
+  CHECK(heard == std::vector<int64_t>{4000, 20000, -20000});
+}
+
 TEST_CASE("MemoryMeter: a block over 32 MiB does not move glibc's threshold, and so not that count") {
   MemoryMeter meter;
   { auto large = floats(10 << 20); }  // 40 MiB
