@@ -73,7 +73,9 @@ concept MemoryFormatPolicy = requires(const P& policy, torch::nn::Module& module
 
 /// `auto micro_step(bool last)`: an object whose life spans one micro-batch; reductions happen on the last only.
 /// `void finish()` after the last backward; `void agree(at::Tensor& refused)`: every rank skips or none;
-/// `void reduce_count(double& host, at::Tensor& device)`: targets of the window over all ranks.
+/// `void reduce_count(double& host, at::Tensor& device)`: targets of the window over all ranks. Besides, where it has
+/// it: `bool any_out_of_memory(bool here)`, asked after each attempt at a window when TrainerOptions::on_oom halves
+/// micro-batches: every rank starts the window again, or none.
 template <class P>
 concept DistributedPolicy = requires(P& policy, at::Tensor& tensor, double& count) {
   policy.micro_step(true);

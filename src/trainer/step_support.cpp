@@ -140,17 +140,19 @@ int64_t batch_size_of(const at::Tensor& first) {
   return first.size(0);
 }
 
+bool has_batch_norm(const torch::nn::Module& module) {
+  const auto parts = module.modules();
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const auto& part) { return part->name().find("BatchNorm") != std::string::npos; });
+}
+
 namespace {
 
 void warn_of_batch_norm(const torch::nn::Module& module, int64_t micro_batches) {
-  if (micro_batches == 1) return;
-  for (const auto& part : module.modules()) {
-    if (part->name().find("BatchNorm") == std::string::npos) continue;
-    log::warn(
-        "Accumulate with BatchNorm: its statistics are those of a micro-batch, so a window is not exactly the batch "
-        "it stands for (docs/accumulation.md)");
-    return;
-  }
+  if (micro_batches == 1 || !has_batch_norm(module)) return;
+  log::warn(
+      "Accumulate with BatchNorm: its statistics are those of a micro-batch, so a window is not exactly the batch "
+      "it stands for (docs/accumulation.md)");
 }
 
 void warn_of_strays(const torch::nn::Module& module, const optim::Optimizer& optimizer) {

@@ -9,6 +9,7 @@
 #include "saturate/trainer/step.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <chrono>
 #include <concepts>
@@ -113,12 +114,14 @@ auto evaluation_scope(Averaging& averaging) {
 
 template <class Step, class Loader>
 Metrics evaluate(Step& step, torch::nn::Module& module, Loader& loader) {
-  const at::NoGradGuard no_grad;  // not inference mode: a module may keep what it computes, and train with it later
   const ModeScope eval(module, /*train=*/false);
   const auto averaged = evaluation_scope(step.policies.averaging());
   Count count;
   at::Tensor sum, correct;
   for (const auto& batch : loader) {
+    // Not around the loader: what it makes here is used in training too.
+    const at::NoGradGuard no_grad;
+    const c10::InferenceMode inference(step.policies.options().inference_mode);
     const auto micro = step.prepare(batch);
     const auto result = step.forward(micro);
     const auto& output = result.first;

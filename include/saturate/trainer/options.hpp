@@ -10,6 +10,16 @@
 
 namespace saturate {
 
+/// What happens when forward or backward of a window runs out of memory.
+enum class OnOom {
+  fail,  ///< the exception reaches the caller; parameters and optimizer state are as they were
+  /// The window starts again (gradients cleared, buffers and random streams as before it) with micro-batches of half
+  /// the size and twice as many of them, and later windows keep that size. The gradient is the same but for rounding,
+  /// for losses that sum over samples, without batch statistics or random draws. Said in a warning. Every tensor of
+  /// a batch has the samples along dimension 0. A micro-batch of one sample that does not fit fails.
+  halve_microbatch,
+};
+
 /// Given to the Trainer among its policies.
 struct TrainerOptions {
   using axis = saturate::axis::options;
@@ -18,6 +28,10 @@ struct TrainerOptions {
   std::optional<c10::Device> device;
   /// Keep the step number on the device even where the host could know it. Default: on a GPU only.
   std::optional<bool> count_on_device;
+  OnOom on_oom = OnOom::fail;
+  /// Evaluate under c10::InferenceMode, which is faster than without gradients only. Off: a module may keep what it
+  /// computes in evaluation, and train with it later.
+  bool inference_mode = true;
 };
 
 /// @throws ConfigError (by fit) a negative value, or epochs below 1.

@@ -8,6 +8,7 @@
 #include "saturate/observe/window_replay.hpp"
 #include "saturate/optim/optimizer.hpp"
 #include "saturate/trainer/count.hpp"
+#include "saturate/trainer/halve_microbatch.hpp"
 #include "saturate/trainer/policy_set.hpp"
 #include "saturate/trainer/step_counter.hpp"
 #include "saturate/trainer/step_policies.hpp"
@@ -59,6 +60,7 @@ class Step {
         policies(std::move(policies)),
         device(device),
         counter(device, this->policies.options().count_on_device.value_or(device.is_cuda())),
+        halving_(this->policies.options().on_oom),
         parameters_(this->optimizer->parameters()) {}
 
   template <class Batch>
@@ -73,7 +75,7 @@ class Step {
     result.count = count_targets(micro_batches);
     policies.guard().begin();
     policies.capture().run([&] {
-      backward(micro_batches, result);
+      backward_within_memory(micro_batches, result);
       if constexpr (requires { policies.recompute().after_backward(); }) policies.recompute().after_backward();
       policies.distributed().finish();
       update(result);
@@ -139,6 +141,17 @@ class Step {
     for (const auto& micro : micro_batches) count += count_of(micro);
     policies.distributed().reduce_count(count.host, count.device);
     return count;
+  }
+
+  template <class MicroBatches>
+  void backward_within_memory(MicroBatches& micro_batches, StepResult& result) {
+    const StepResult before = result;
+    const auto attempt = [&](const MicroBatches& these) {
+      result = before;
+      backward(these, result);
+    };
+    halving_.run(micro_batches, *model.operator->(), device, attempt, [&] { optimizer->zero_grad(); },
+                 [&](bool here) { return any_out_of_memory(policies.distributed(), here); });
   }
 
   template <class MicroBatches>
@@ -263,6 +276,7 @@ class Step {
     return true;
   }
 
+  MicrobatchHalving halving_;
   std::vector<at::Tensor> parameters_;
   RootCache root_;
   bool divides_later_ = false;

@@ -39,6 +39,16 @@ optim::StepArgs step_args(Schedule& schedule, StepCounter& counter, int64_t& rev
   return args;
 }
 
+/// Whether any rank ran out of memory, where ranks can agree on it.
+template <class Distributed>
+bool any_out_of_memory(Distributed& distributed, bool here) {
+  if constexpr (requires { distributed.any_out_of_memory(here); }) {
+    return distributed.any_out_of_memory(here);
+  } else {
+    return here;
+  }
+}
+
 /// Spans forward and backward of a window.
 template <class Policy>
 auto window_scope(Policy& policy) {

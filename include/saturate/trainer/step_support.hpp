@@ -86,6 +86,8 @@ c10::Device default_device();
 /// Moves the model, gives the optimizer its names, and warns of settings without effect or at odds with each other.
 void set_up_model(torch::nn::Module& module, optim::Optimizer& optimizer, c10::Device device, int64_t micro_batches);
 
+bool has_batch_norm(const torch::nn::Module& module);
+
 int64_t element_count(const optim::Optimizer& optimizer);
 /// "loss" (NaN without targets), and "accuracy" where `correct` is defined.
 Metrics read_metrics(const Count& count, const at::Tensor& sum, const at::Tensor& correct);

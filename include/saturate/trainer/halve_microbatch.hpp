@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Restarts a window that ran out of memory, with micro-batches of half the size and twice as many of them.
+#pragma once
+
+#include "saturate/for_each_tensor.hpp"
+#include "saturate/trainer/options.hpp"
+#include "saturate/trainer/out_of_memory.hpp"
+#include "saturate/trainer/state_snapshot.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <utility>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace saturate::detail {
+
+/// Rows [begin, end) of a tensor that has `samples` rows; a 0-dim or undefined tensor as it is.
+/// @throws StateError any other number of rows: there is no telling what belongs to which sample.
+at::Tensor rows_of(const at::Tensor& tensor, int64_t samples, int64_t begin, int64_t end);
+
+/// Splits each micro-batch into up to `parts` of nearly the same size, along the first dimension of its tensors.
+template <class MicroBatches>
+MicroBatches split(const MicroBatches& micro_batches, int64_t parts) {
+  MicroBatches result;
+  for (const auto& micro : micro_batches) {
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t begin = micro.samples * part / parts, end = micro.samples * (part + 1) / parts;
+      if (begin == end) continue;
+      auto rows = micro;
+      const auto take = [&](at::Tensor& tensor) { tensor = rows_of(tensor, micro.samples, begin, end); };
+      visit_tensors(rows.inputs, take);
+      visit_tensors(rows.target, take);
+      rows.samples = end - begin;
+      result.push_back(std::move(rows));
+    }
+  }
+  return result;
+}
+
+/// Remembers over windows how small a micro-batch has to be.
+class MicrobatchHalving {
+ public:
+  explicit MicrobatchHalving(OnOom on_oom) : on_oom_(on_oom) {}
+
+  /// Runs `attempt(micro_batches)` until it fits.
+  /// @param undo clears the gradients of an attempt that did not.
+  /// @param agree (out of memory here) -> out of memory on any rank: all of them start again, or none.
+  template <class MicroBatches, class Attempt, class Undo, class Agree>
+  void run(MicroBatches& micro_batches, torch::nn::Module& module, c10::Device device, Attempt attempt, Undo undo,
+           Agree agree) {
+    if (on_oom_ == OnOom::fail) return attempt(micro_batches);
+    before_.take(module, device);
+    if (parts_ > 1) micro_batches = split(micro_batches, parts_);
+    while (true) {
+      std::exception_ptr error = tried([&] { attempt(micro_batches); });
+      if (!agree(error != nullptr)) return;
+      undo();
+      before_.restore();
+      halve(largest(micro_batches), std::move(error), module, device);
+      micro_batches = split(micro_batches, 2);
+    }
+  }
+
+ private:
+  /// The error, when it was a lack of memory; other errors are thrown on.
+  template <class Attempt>
+  static std::exception_ptr tried(Attempt attempt) {
+    try {
+      attempt();
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+  template <class MicroBatches>
+  static int64_t largest(const MicroBatches& micro_batches) {
+    int64_t samples = 0;
+    for (const auto& micro : micro_batches) samples = std::max(samples, micro.samples);
+    return samples;
+  }
+  /// @throws the error: a micro-batch of one sample cannot be halved.
+  void halve(int64_t samples, std::exception_ptr error, const torch::nn::Module& module, c10::Device device);
+
+  OnOom on_oom_;
+  int64_t parts_ = 1;
+  StateSnapshot before_;
+};
+
+}  // namespace saturate::detail
