@@ -303,6 +303,21 @@ OptimizerState CohortOptimizer::state() const {
   return result;
 }
 
+StateBytes CohortOptimizer::state_bytes() const {
+  StateBytes bytes;
+  for (const Cohort& cohort : cohorts_) {
+    const auto lists = static_cast<int64_t>(method_.state_names(groups_[cohort.group]).size());
+    const bool started = cohort.step.defined();
+    int64_t of_cohort = 0;
+    for (const at::Tensor& param : cohort.params) {
+      if (started || param.requires_grad()) of_cohort += lists * static_cast<int64_t>(param.nbytes());
+    }
+    if (started || of_cohort > 0) of_cohort += static_cast<int64_t>(sizeof(float));  // the step number
+    (started ? bytes.now : bytes.to_come) += of_cohort;
+  }
+  return bytes;
+}
+
 void CohortOptimizer::check_saved(const OptimizerState& saved) const {
   const auto complain = [&](const std::string& what) {
     throw StateError(method_.type + ": " + what + "; nothing was loaded");

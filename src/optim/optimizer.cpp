@@ -11,4 +11,12 @@ std::vector<at::Tensor> Optimizer::gradients() const {
 
 std::vector<std::size_t> Optimizer::groups() const { return std::vector<std::size_t>(parameters().size(), 0); }
 
+StateBytes Optimizer::state_bytes() const {
+  StateBytes bytes;
+  for (const auto& [name, entry] : state().parameters) {
+    for (const auto& [key, tensor] : entry) bytes.now += static_cast<int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
+
 }  // namespace saturate::optim

@@ -5,11 +5,31 @@
 #include "saturate/log.hpp"
 
 #include <c10/util/StringUtil.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include <unordered_set>
 
 namespace saturate::optim {
+
+namespace {
+
+// Tensors as large as the parameter that a step keeps for each.
+int64_t kept_tensors(const torch::optim::OptimizerOptions& options) {
+  using namespace torch::optim;
+  if (const auto* adam = dynamic_cast<const AdamOptions*>(&options)) return 2 + adam->amsgrad();
+  if (const auto* adamw = dynamic_cast<const AdamWOptions*>(&options)) return 2 + adamw->amsgrad();
+  if (const auto* sgd = dynamic_cast<const SGDOptions*>(&options)) return sgd->momentum() != 0;
+  if (const auto* rms = dynamic_cast<const RMSpropOptions*>(&options))
+    return 1 + (rms->momentum() != 0) + rms->centered();
+  return dynamic_cast<const AdagradOptions*>(&options) != nullptr;
+}
+
+}  // namespace
 
 TorchOptimizer::TorchOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer) : optimizer_(std::move(optimizer)) {
   if (optimizer_ == nullptr) throw ConfigError("Trainer: the optimizer is a null pointer");
@@ -76,6 +96,22 @@ void TorchOptimizer::set_lr(double value, std::size_t group) {
 
 OptimizerState TorchOptimizer::state() const {
   throw StateError("a torch::optim optimizer keeps no state by name; save it with torch::save, or use saturate::optim");
+}
+
+StateBytes TorchOptimizer::state_bytes() const {
+  StateBytes bytes;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& group : optimizer_->param_groups()) {
+    const int64_t tensors = kept_tensors(group.options());
+    for (const at::Tensor& param : group.params()) {
+      if (!seen.insert(param.unsafeGetTensorImpl()).second) continue;
+      const bool there = optimizer_->state().count(param.unsafeGetTensorImpl()) > 0;
+      if (there || param.requires_grad()) {
+        (there ? bytes.now : bytes.to_come) += tensors * static_cast<int64_t>(param.nbytes());
+      }
+    }
+  }
+  return bytes;
 }
 
 void TorchOptimizer::load_state(const OptimizerState&) {

@@ -135,6 +135,14 @@ void WideOptimizer::name_parameters(const NamedTensors& named) {
   inner_->name_parameters(wide);
 }
 
+StateBytes WideOptimizer::state_bytes() const {
+  StateBytes bytes = inner_->state_bytes();
+  for (const Pair& pair : pairs_) {
+    if (pair.widened()) bytes.now += static_cast<int64_t>(pair.wide.storage().nbytes());
+  }
+  return bytes;
+}
+
 void WideOptimizer::refuse_state(const std::string& what) const {
   throw StateError(type_ + ": " + what + "; nothing was loaded");
 }

@@ -81,6 +81,7 @@ class CohortOptimizer : public Optimizer {
   void name_parameters(const NamedTensors& named) final;
   OptimizerState state() const final;
   void load_state(const OptimizerState& state) final;
+  StateBytes state_bytes() const final;
 
  protected:
   /// @throws ConfigError no parameters, an undefined one, one of a dtype, on a device or in a layout that cannot be

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,6 +36,12 @@ struct OptimizerState {
   std::string type;                                                     ///< "AdamW"
   std::map<std::string, std::map<std::string, at::Tensor>> parameters;  ///< every parameter; empty: no step yet
   std::vector<std::map<std::string, double>> groups;                    ///< options of each group ("lr", ...)
+};
+
+/// Memory of an optimizer's own tensors: moments, master weights, step numbers.
+struct StateBytes {
+  int64_t now = 0;      ///< there already
+  int64_t to_come = 0;  ///< that first steps will make, of parameters that require a gradient
 };
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -70,6 +77,9 @@ class Optimizer {
   virtual OptimizerState state() const = 0;
   /// Replaces all state. @throws StateError names, shapes or dtypes differ; nothing has been changed then.
   virtual void load_state(const OptimizerState& state) = 0;
+
+  /// What state() holds, and what is still to come. The default knows only the first.
+  virtual StateBytes state_bytes() const;
 
   /// Whether `found_inf` costs no host read.
   virtual bool refuses_on_device() const { return true; }

@@ -36,7 +36,10 @@ class TorchOptimizer final : public Optimizer {
   /// @throws StateError always: save it with torch::save, its state is not kept by name.
   OptimizerState state() const override;
   void load_state(const OptimizerState& state) override;
+  /// Of Adam, AdamW, SGD, RMSprop and Adagrad; zeros for any other.
+  StateBytes state_bytes() const override;
   bool refuses_on_device() const override { return false; }
+  const torch::optim::Optimizer& torch_optimizer() const { return *optimizer_; }
 
  private:
   std::shared_ptr<torch::optim::Optimizer> optimizer_;

@@ -32,6 +32,7 @@ class WideOptimizer : public Optimizer {
   double lr(std::size_t group = 0) const final { return inner_->lr(group); }
   void set_lr(double lr, std::size_t group = 0) final { inner_->set_lr(lr, group); }
   void name_parameters(const NamedTensors& named) final;
+  StateBytes state_bytes() const final;
   bool refuses_on_device() const final { return inner_->refuses_on_device(); }
 
  protected:

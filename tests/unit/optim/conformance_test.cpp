@@ -3,6 +3,7 @@
 // or the loops on the CPU), in bfloat16 (at::_foreach_*), and behind MasterWeights and StochasticRounding.
 #include "optim_support.hpp"
 #include "saturate/error.hpp"
+#include "saturate/observe/memory_meter.hpp"
 #include "saturate/observe/op_counter.hpp"
 #include "saturate/optim/adagrad.hpp"
 #include "saturate/optim/adamw.hpp"
@@ -13,6 +14,7 @@
 #include "saturate/optim/rmsprop.hpp"
 #include "saturate/optim/sgd.hpp"
 #include "saturate/optim/stochastic_rounding.hpp"
+#include "saturate/optim/torch_optimizer.hpp"
 
 #include <functional>
 #include <memory>
@@ -282,6 +284,38 @@ TEST_CASE("zero_grad takes gradients away, or makes them zero") {
     optimizer->step();  // no gradient, no step
     CHECK(support::same_bits(before, support::clones(params)));
   });
+}
+
+TEST_CASE("state bytes to come are those that the first step allocates") {
+  const auto check = [](const std::string& name, const std::function<std::unique_ptr<Optimizer>(Params)>& make,
+                        at::ScalarType dtype) {
+    CAPTURE(name);
+    Params params;
+    for (const int64_t size : {5, 1000, 100'000}) params.push_back(torch::ones({size}, dtype).requires_grad_());
+    params.push_back(torch::ones({300}, dtype));  // frozen: no state is to come
+    const auto optimizer = make(params);
+    for (std::size_t i = 0; i + 1 < params.size(); ++i) params[i].mutable_grad() = torch::ones_like(params[i]).detach();
+    const StateBytes before = optimizer->state_bytes();
+    st::MemoryMeter meter;
+    optimizer->step();
+    optimizer->zero_grad();
+    const StateBytes after = optimizer->state_bytes();
+    const int64_t allocated = meter.counts().bytes;
+    CHECK(after.now == before.now + before.to_come);
+    CHECK(after.to_come == 0);
+    // Step numbers aside, and a float that stands for the copies that stochastic rounding keeps no memory of.
+    CHECK(std::abs(allocated - before.to_come) <= 64);
+  };
+  for (const Candidate& candidate : candidates()) check(candidate.name, candidate.make, candidate.dtype);
+  const auto wrapped = [](auto optimizer) {
+    return std::unique_ptr<Optimizer>(std::make_unique<TorchOptimizer>(std::move(optimizer)));
+  };
+  check(
+      "torch::optim::AdamW", [&](Params params) { return wrapped(std::make_shared<torch::optim::AdamW>(params)); },
+      at::kFloat);
+  check(
+      "torch::optim::SGD", [&](Params params) { return wrapped(std::make_shared<torch::optim::SGD>(params, 0.1)); },
+      at::kFloat);
 }
 
 TEST_CASE("the schedule's factor as a number, as a tensor and as a learning rate are one") {
