@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a group of benchmarks and says, one line a number, whether each bar is held.
 
-    bench.py GROUP [--build FOLDER] [--json FILE] [--only TEXT] [--rounds N] [--list]
+    bench.py GROUP [--build FOLDER] [--json FILE] [--only TEXT] [--rounds N] [--quick] [--list]
 
 The sides of a comparison are processes that answer "round" (rounds.hpp, peers/rounds.py); their rounds are interleaved,
 so that a busy moment of the machine meets all of them. The first round warms up and does not count. Exits 1 when a row
@@ -13,6 +13,7 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import fnmatch
 import json
 import os
 import pathlib
@@ -60,7 +61,8 @@ class Compile:
 
 @dataclasses.dataclass
 class Row:
-    """A bar. `ours` and `theirs` are sides; of several, the best one (by median) stands for them.
+    """A bar. `ours` and `theirs` are sides; of several, the best one (by median) stands for them; "every/*" is all
+    sides with such a name. Without a bar: a note, neither held nor short.
 
     kind: rate    median samples/s of ours over theirs; at least `bar`
           cost    median seconds of ours over theirs; at most `bar`
@@ -73,7 +75,7 @@ class Row:
     kind: str
     ours: tuple
     theirs: tuple
-    bar: float
+    bar: float | None
 
 
 @dataclasses.dataclass
@@ -125,6 +127,12 @@ def images(size, webdataset_bar):
 def data(arguments, sides, row, rounds):
     return Comparison([Process(f"{{build}}/benchmarks/bench_data {arguments}", sides, KEPT_PAGES)], [row], rounds)
 
+
+def recompute(what, sides, rows, rounds, peers=()):
+    return Comparison([Process(f"{{build}}/benchmarks/bench_recompute {what}", sides, KEPT_PAGES), *peers], rows, rounds)
+
+
+BUDGETS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of what lies between the peaks of all() and plain; recompute.cpp
 
 CNN = ("{build}/benchmarks/throughput --model cnn --device cpu --policies keep_pages,channels_last,prefetch=1 "
        "--rounds-from-stdin --batches 120")
@@ -183,6 +191,29 @@ GROUPS = {
         Comparison(
             [Process("{build}/benchmarks/bench_data memory 8"), Process("{build}/benchmarks/bench_data memory 1")],
             [Row("memory, 8 workers / 1 worker, 1 M samples", "size", ("workers_8",), ("workers_1",), 1.05)], rounds=3),
+    ],
+    "recompute": [
+        recompute(
+            "step", 2,
+            [Row("activation peak: all() / plain", "size", ("all",), ("plain",), 0.15),
+             Row("step time: all() / plain", "cost", ("all",), ("plain",), 1.42),
+             Row("step time: all() / Python's checkpoint", "cost", ("all",), ("python",), 1.05),
+             Row("activation peak: all() / Python's checkpoint", "size", ("all",), ("python",), 1.05),
+             Row("step time: all() / Python, preserve_rng_state=False", "cost", ("all",), ("python_no_rng",), None),
+             Row("step time: plain / Python's plain", "cost", ("plain",), ("python_plain",), None),
+             Row("activation peak: plain / Python's plain", "size", ("plain",), ("python_plain",), None)],
+            rounds=9, peers=[Process("{python} {peers}/recompute.py", 3, KEPT_PAGES)]),
+        recompute(
+            "budget", len(BUDGETS) * 9 + 2,
+            [Row("budget: measured peak / budget, worst of 5", "count", ("budget_peaks",), ("budget_peaks",), 1),
+             Row("budget: single parts that could be kept, of 5", "count", ("budget_spare",), ("budget_spare",), 0),
+             *(Row(f"budget at {share:.0%}: step time / best every(n)", "cost", (f"budget{i}",), (f"every{i}/*",), 1.03)
+               for i, share in enumerate(BUDGETS))], rounds=9),
+        recompute(
+            "allocations", 3,
+            [Row("allocations of a step: Trainer / by hand", "equal", ("trainer",), ("hand",), 0),
+             Row("largest block that a policy adds, bytes", "count", ("policies",), ("policies",), 8 * 54)],  # parameters
+            rounds=2),
     ],
 }
 
@@ -348,6 +379,7 @@ def seconds_per_sample(answers):
 
 
 def best(sides, samples):
+    sides = [name for side in sides for name in (fnmatch.filter(samples, side) if "*" in side else [side]) or [side]]
     missing = [side for side in sides if not samples.get(side)]
     if missing:
         raise NotRun(f"no samples of {', '.join(missing)}")
@@ -362,7 +394,10 @@ def upper_bound(ratios, share=0.95, draws=4000):
 
 
 def judge(row, samples):
-    """(measured as text, held, ours, theirs)."""
+    """(measured as text, held or None for a note, ours, theirs)."""
+    if row.bar is None:
+        measured, _, *pair = judge(dataclasses.replace(row, bar=0), samples)
+        return measured, None, *pair
     ours, theirs = best(row.ours, samples), best(row.theirs, samples)
     if row.kind == "equal":
         counts = {side: sorted({answer.get("count") for answer in samples[side]}, key=str) for side in (ours, theirs)}
@@ -371,7 +406,7 @@ def judge(row, samples):
         return texts[0] if held else " / ".join(texts), held, ours, theirs
     if row.kind == "count":
         most = max(answer["count"] for answer in samples[ours])
-        return str(most), most <= row.bar, ours, theirs
+        return str(most) if isinstance(most, int) else f"{most:.3f}", most <= row.bar, ours, theirs
     if row.kind == "size":
         ratio = (statistics.median(answer["count"] for answer in samples[ours])
                  / statistics.median(answer["count"] for answer in samples[theirs]))
@@ -387,6 +422,8 @@ def judge(row, samples):
 
 
 def bar_text(row):
+    if row.bar is None:
+        return "note"
     return {"rate": f">= {row.bar:g} x", "cost": f"<= {row.bar:g}", "paired": f"<= {row.bar:g}", "count": f"<= {row.bar:g}",
             "size": f"<= {row.bar:g}", "equal": "equal"}[row.kind]
 
@@ -406,7 +443,7 @@ def rate_text(side, samples, kind=""):
 
 
 def report(row, verdict, measured, details):
-    print(f"{row.name:<52} {measured:>14}   {bar_text(row):>9}   {verdict}", flush=True)
+    print(f"{row.name:<52} {measured:>14}   {bar_text(row):>9}   {verdict}".rstrip(), flush=True)
     for line in details:
         print(f"    {line}", flush=True)
 
@@ -424,6 +461,7 @@ def main():
     parser.add_argument("--json", help="raw samples of every side and round")
     parser.add_argument("--only", default="", help="only comparisons with a row whose name holds this text")
     parser.add_argument("--rounds", type=int, help="in place of each comparison's own number")
+    parser.add_argument("--quick", action="store_true", help="at most two rounds")
     parser.add_argument("--list", action="store_true", help="say what would be measured")
     options = parser.parse_args()
     if options.list or not options.group:
@@ -440,19 +478,21 @@ def main():
     for comparison in GROUPS[options.group]:
         if not any(options.only.lower() in row.name.lower() for row in comparison.rows):
             continue
-        samples, infos, problems = run(comparison, places, options.rounds or comparison.rounds)
+        rounds = options.rounds or (min(2, comparison.rounds) if options.quick else comparison.rounds)
+        samples, infos, problems = run(comparison, places, rounds)
         for row in comparison.rows:
             try:
                 measured, held, *pair = judge(row, samples)
-                verdict = "held" if held else "short"
+                verdict = {True: "held", False: "short", None: ""}[held]
                 details = [f"{rate_text(side, samples, row.kind)}  {info_of(side, infos)}" for side in pair]
             except NotRun as reason:
                 measured, verdict, details = "-", "not run", [str(reason), *problems]
-            all_held = all_held and verdict == "held"
+            all_held = all_held and (verdict == "held" or row.bar is None)
             report(row, verdict, measured, details)
             raw.append({"name": row.name, "kind": row.kind, "bar": row.bar, "measured": measured, "verdict": verdict,
                         "ours": row.ours, "theirs": row.theirs, "info": infos, "samples": samples, "problems": problems})
-    print(f"{sum(row['verdict'] == 'held' for row in raw)} of {len(raw)} held, in {time.monotonic() - began:.0f} s")
+    bars = [row["verdict"] for row in raw if row["bar"] is not None]
+    print(f"{bars.count('held')} of {len(bars)} held, in {time.monotonic() - began:.0f} s")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps({"machine": here, "group": options.group, "rows": raw}, indent=1))
     sys.exit(not (all_held and raw))

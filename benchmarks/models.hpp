@@ -59,17 +59,22 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-/// Bytes [N, T] (int64) to logits [N, 256, T] of the next byte: 4 blocks, width 128, 4 heads, up to 128 bytes.
-struct GptImpl : torch::nn::Module {
-  static constexpr int64_t width = 128, depth = 4, heads = 4, context = 128;
+struct GptShape {
+  int64_t width = 128, depth = 4, heads = 4, context = 128;
+};
 
-  GptImpl()
-      : tokens(register_module("tokens", torch::nn::Embedding(256, width))),
-        positions(register_module("positions", torch::nn::Embedding(context, width))),
+/// Bytes [N, T] (int64) to logits [N, 256, T] of the next byte; T is at most the context. By default 4 blocks of width
+/// 128, 4 heads, up to 128 bytes.
+struct GptImpl : torch::nn::Module {
+  static constexpr int64_t context = GptShape{}.context;
+
+  explicit GptImpl(GptShape shape = {})
+      : tokens(register_module("tokens", torch::nn::Embedding(256, shape.width))),
+        positions(register_module("positions", torch::nn::Embedding(shape.context, shape.width))),
         blocks(register_module("blocks", torch::nn::ModuleList())),
-        norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
-        head(register_module("head", torch::nn::Linear(width, 256))) {
-    for (int64_t i = 0; i < depth; ++i) blocks->push_back(Block(width, heads));
+        norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
+        head(register_module("head", torch::nn::Linear(shape.width, 256))) {
+    for (int64_t i = 0; i < shape.depth; ++i) blocks->push_back(Block(shape.width, shape.heads));
   }
 
   at::Tensor forward(const at::Tensor& ids) {

@@ -5,8 +5,8 @@ import json
 import sys
 
 
-def print_sample(side, seconds, samples):
-    print(json.dumps({"side": side, "seconds": seconds, "samples": samples}), flush=True)
+def print_sample(side, seconds, samples, **more):
+    print(json.dumps({"side": side, "seconds": seconds, "samples": samples, **more}), flush=True)
 
 
 def print_info(side, text):

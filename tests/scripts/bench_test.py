@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench.py on sides whose numbers are known: what it calls held, short and not run."""
 
+import importlib.util
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -69,6 +71,33 @@ class Bench(unittest.TestCase):
         samples = {"a": [answer(104), answer(999), answer(104)], "b": [answer(100)] * 3}
         self.assertEqual(self.judge(samples, "size", 1.05), ("1.040", True))
         self.assertEqual(self.judge(samples, "size", 1.03), ("1.040", False))
+
+    def test_counts_may_be_shares(self):
+        answer = lambda count: {"seconds": 1, "samples": 1, "count": count}  # noqa: E731
+        self.assertEqual(self.judge({"a": [answer(0.98), answer(1.001)]}, "count", 1, theirs=("a",)), ("1.001", False))
+        self.assertEqual(self.judge({"a": [answer(0.98), answer(1)]}, "count", 1, theirs=("a",)), ("1", True))
+
+    def test_the_best_of_the_sides_with_such_a_name(self):
+        answers = lambda seconds: [{"seconds": seconds, "samples": 1}]  # noqa: E731
+        samples = {"a": answers(1), "every1/2": answers(3), "every1/4": answers(2), "every10/4": answers(1)}
+        self.assertEqual(bench.best(("every1/*",), samples), "every1/4")
+        self.assertEqual(self.judge(samples, "cost", 0.5, theirs=("every1/*",)), ("0.500", True))
+        with self.assertRaisesRegex(bench.NotRun, "every2"):
+            bench.best(("every2/*",), samples)
+
+    def test_a_note_is_neither_held_nor_short(self):
+        samples, _, _ = self.run_sides(self.side("a", 1), self.side("b", 2))
+        self.assertEqual(self.judge(samples, "cost", None), ("0.500", None))
+        self.assertEqual(bench.bar_text(bench.Row("row", "cost", ("a",), ("b",), None)), "note")
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "needs Python torch")
+    def test_the_peak_of_a_program_whose_peak_is_known(self):
+        peer = ROOT / "benchmarks" / "peers" / "recompute.py"
+        check = subprocess.run([sys.executable, peer, "--check"], capture_output=True, text=True)
+        self.assertEqual(check.returncode, 0, check.stderr)
+        blocks, backward = (int(peak) for peak in check.stdout.split())
+        self.assertEqual(blocks, 20 << 20)
+        self.assertEqual(backward >> 10, 8 << 10)  # and scalars
 
     def test_a_missing_or_failing_side_is_not_run_and_the_others_go_on(self):
         missing = bench.Process(f"{self.folder.name}/no-such-program")
