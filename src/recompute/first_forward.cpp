@@ -80,6 +80,7 @@ std::vector<at::Tensor> find_parameters(const std::vector<at::Tensor*>& outputs,
   return parameters;
 }
 
+bool recomputes_by_hooks() { return !by_function && torch_seam::install_engine(); }
 void recompute_by_function(bool always) { by_function = always; }
 
 BlockParts BlockParts::of(const torch::nn::Module& module) {
@@ -104,7 +105,7 @@ bool worth_recomputing(const BlockParts& parts, const std::vector<at::Tensor>& i
 }
 
 FirstForward::FirstForward(std::shared_ptr<Block> block, BlockParts parts, std::vector<at::Tensor> inputs) {
-  if (by_function || !torch_seam::install_engine()) {
+  if (!recomputes_by_hooks()) {
     if (!by_function) say_once_that_hooks_are_missing();
     way_ = std::make_unique<Function>(std::move(block), std::move(parts), std::move(inputs));
   } else {

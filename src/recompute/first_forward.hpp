@@ -60,6 +60,8 @@ class FirstForward::Function final : public Way {
 /// @param norms_known false: @throws StateError one of the nodes updates running statistics.
 std::vector<at::Tensor> find_parameters(const std::vector<at::Tensor*>& outputs, uint64_t first_node, bool norms_known);
 
+/// Whether blocks are recomputed by saved-tensor hooks. Not to be asked from within a backward pass.
+bool recomputes_by_hooks();
 /// For tests: whether blocks go the function's way from now on.
 void recompute_by_function(bool always);
 

@@ -14,6 +14,7 @@ namespace saturate::detail {
 namespace {
 
 std::atomic<int64_t> alive = 0;
+thread_local constinit std::shared_ptr<FrameListener> next_listener;
 
 // Thrown out of the second forward when it has made all that is needed. Not a std::exception, so that what a model
 // catches is not this.
@@ -21,6 +22,9 @@ struct Enough {};
 }  // namespace
 
 int64_t frames_alive() { return alive; }
+
+void listen_to_next_frame(std::shared_ptr<FrameListener> listener) { next_listener = std::move(listener); }
+std::shared_ptr<FrameListener> take_next_listener() { return std::exchange(next_listener, nullptr); }
 
 int64_t version_of(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_inference() ? static_cast<int64_t>(tensor._version()) : -1;
@@ -87,7 +91,8 @@ Frame::Frame(std::shared_ptr<Block> block, BlockParts parts, std::vector<at::Ten
       parts_(std::move(parts)),
       inputs_(std::move(inputs)),
       tensors_(parts_),
-      state_(tensors_, inputs_) {
+      state_(tensors_, inputs_),
+      listener_(take_next_listener()) {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     input_versions_.push_back(version_of(inputs_[i]));
     const auto same = std::find_if(inputs_.begin(), inputs_.begin() + static_cast<std::ptrdiff_t>(i),
@@ -120,7 +125,35 @@ std::size_t Frame::pack(const at::Tensor& tensor) {
   }
   slots_.push_back(std::move(slot));
   ++to_ask_;
+  if (listener_ != nullptr && slots_.back().way == Slot::Way::dropped) note_dropped(slots_.size() - 1, tensor);
   return slots_.size() - 1;
+}
+
+void Frame::note_dropped(std::size_t number, const at::Tensor& tensor) {
+  if (tensor.has_storage()) {
+    const c10::Storage& storage = tensor.storage();
+    dropped_.emplace_back(number, DroppedStorage{storage.getWeakStorageImpl(), static_cast<int64_t>(storage.nbytes())});
+  }
+  listener_->saved();
+}
+
+void Frame::tell_forward_done() {
+  std::vector<DroppedStorage> dropped;  // but for those whose node is gone already
+  for (auto& [number, storage] : dropped_) {
+    if (slots_[number].needed) dropped.push_back(std::move(storage));
+  }
+  dropped_ = {};
+  int64_t bytes = 0, unsaved = 0;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    if (first_of_[i] != i || !inputs_[i].defined() || !inputs_[i].has_storage()) continue;
+    const auto size = static_cast<int64_t>(inputs_[i].storage().nbytes());
+    bytes += size;
+    const bool saved = std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+      return slot.way == Slot::Way::input && slot.input == i && slot.needed;
+    });
+    if (!saved) unsaved += size;
+  }
+  listener_->forward_done(std::move(dropped), bytes, unsaved);
 }
 
 // Parameters and buffers are there anyway.
@@ -132,6 +165,7 @@ void Frame::forward_done() {
   require_inputs_unchanged(inputs_, input_versions_);
   tensors_.forward_done();
   state_.forward_done();
+  if (listener_ != nullptr) tell_forward_done();
 }
 
 void Frame::close() {
@@ -261,6 +295,7 @@ void Frame::recompute() {
   for (std::size_t i = 0; i < saved_inputs_.size(); ++i) {
     leaves.push_back(first_of_[i] == i ? saved_inputs_[i].leaf(i) : leaves[first_of_[i]]);
   }
+  if (listener_ != nullptr) listener_->replay_begins();
   Replay replay(*this);
   {
     const InsideBlock inside;
@@ -273,6 +308,8 @@ void Frame::recompute() {
     }
   }
   replay.finish();
+  leaves.clear();
+  if (listener_ != nullptr) listener_->replay_done();
 }
 
 }  // namespace saturate::detail

@@ -5,6 +5,7 @@
 
 #include "../torch_seam/saved_tensors.hpp"
 #include "captured_state.hpp"
+#include "frame_listener.hpp"
 #include "saturate/recompute/detail/run_block.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace saturate::detail {
@@ -95,6 +97,8 @@ class Frame final : public torch_seam::SavedTensorPacker, public std::enable_sha
   at::Tensor take(std::size_t number);
   void recompute();
   void note_asked(std::size_t number);
+  void note_dropped(std::size_t number, const at::Tensor& tensor);
+  void tell_forward_done();
   static bool missing(const Slot& slot) {
     return slot.way == Slot::Way::dropped && slot.needed && !slot.tensor.values().defined();
   }
@@ -107,6 +111,8 @@ class Frame final : public torch_seam::SavedTensorPacker, public std::enable_sha
   std::vector<std::size_t> first_of_;     // number of the first input that is the same tensor
   BlockTensors tensors_;
   CapturedState state_;
+  std::shared_ptr<FrameListener> listener_;                      // mostly nullptr
+  std::vector<std::pair<std::size_t, DroppedStorage>> dropped_;  // by slot, for the listener, in the first forward
   std::vector<Slot> slots_;
   std::size_t to_ask_ = 0;      // slots that are needed and not asked for
   std::recursive_mutex mutex_;  // backward runs on several threads; a forward may drop a graph that holds hooks of ours
