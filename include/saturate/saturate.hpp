@@ -52,6 +52,8 @@
 #include "saturate/memory_format/channels_last.hpp"
 #include "saturate/observe/gemm_precision.hpp"
 #include "saturate/observe/memory_meter.hpp"
+#include "saturate/observe/memory_report.hpp"
+#include "saturate/observe/memory_timeline.hpp"
 #include "saturate/observe/nan_guard.hpp"
 #include "saturate/observe/op_counter.hpp"
 #include "saturate/observe/timing.hpp"

@@ -114,4 +114,14 @@ Svg& Svg::path(const std::vector<std::pair<double, double>>& points, std::string
   return *this;
 }
 
+// A polygon knows no percentages: it lies in an inner drawing that is 100 wide and is stretched.
+Svg& Svg::area(const std::vector<std::pair<double, double>>& outline, int height, std::string_view css) {
+  body_ +=
+      format("<svg width=\"100%%\" height=\"%d\" viewBox=\"0 0 100 %d\" preserveAspectRatio=\"none\">", height, height);
+  body_ += "<polygon points=\"";
+  for (const auto& [x, y] : outline) body_ += format("%.2f,%.1f ", x, y);
+  body_.append("\" class=\"").append(css).append("\"/></svg>\n");
+  return *this;
+}
+
 }  // namespace saturate::audit

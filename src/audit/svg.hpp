@@ -34,6 +34,8 @@ class Svg {
   Svg& text(double x, double y, std::string_view anchor, std::string_view content, std::string_view css = "t");
   /// Segments from point to point. A point that is not finite leaves a gap.
   Svg& path(const std::vector<std::pair<double, double>>& points, std::string_view css);
+  /// A filled outline from point to point; `height` of the whole chart.
+  Svg& area(const std::vector<std::pair<double, double>>& outline, int height, std::string_view css);
   std::string str() const { return body_ + "</svg>\n"; }
 
  private:

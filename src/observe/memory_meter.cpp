@@ -53,6 +53,11 @@ class Ledger final : public profiler::ProfilerStateBase {
     return found == devices_.end() ? MemoryCounts{} : found->second.counts;
   }
 
+  void adopt(void* block, int64_t size, c10::Device device) {
+    const std::lock_guard lock(mutex_);
+    if (devices_[key(device)].alive.count(block) == 0) allocate(block, size, device, /*tell=*/false);
+  }
+
   void reset_peak() {
     const std::lock_guard lock(mutex_);
     for (auto& entry : devices_) entry.second.counts.peak_bytes = entry.second.counts.bytes;
@@ -66,7 +71,7 @@ class Ledger final : public profiler::ProfilerStateBase {
 
   static std::pair<int, int> key(c10::Device device) { return {static_cast<int>(device.type()), device.index()}; }
 
-  void allocate(void* block, int64_t size, c10::Device device) {
+  void allocate(void* block, int64_t size, c10::Device device, bool tell = true) {
     auto& account = devices_[key(device)];
     auto& counts = account.counts;
     // An address that is handed out again was freed where this meter does not look.
@@ -76,7 +81,7 @@ class Ledger final : public profiler::ProfilerStateBase {
     counts.bytes += size;
     counts.peak_bytes = std::max(counts.peak_bytes, counts.bytes);
     counts.largest_block = std::max(counts.largest_block, size);
-    if (listener_) listener_({block, size, device});
+    if (listener_ && tell) listener_({block, size, device});
   }
 
   // The size that LibTorch reports for a free comes from a table of its own, which may hold an older block of the same
@@ -164,6 +169,9 @@ MemoryMeter::MemoryMeter(std::function<void(const MemoryEvent&)> listener) {
 MemoryMeter::~MemoryMeter() = default;
 
 MemoryCounts MemoryMeter::counts(c10::Device device) const { return impl_->ledger->counts(device); }
+void MemoryMeter::adopt(const void* block, int64_t bytes, c10::Device device) {
+  impl_->ledger->adopt(const_cast<void*>(block), bytes, with_index(device));
+}
 void MemoryMeter::reset_peak() { impl_->ledger->reset_peak(); }
 
 int64_t resident_peak_bytes() { return status_bytes("VmHWM"); }

@@ -59,6 +59,10 @@ class MemoryMeter {
   /// Zeros for a device that allocated nothing. A device other than the CPU without an index is its number 0.
   MemoryCounts counts(c10::Device device = c10::kCPU) const;
 
+  /// Counts a block that is older than the meter as if it were allocated now, without telling the listener: so that
+  /// its end counts, and is told. Nothing happens when the meter knows the block.
+  void adopt(const void* block, int64_t bytes, c10::Device device);
+
   /// Lowers every `peak_bytes` to the `bytes` of now.
   void reset_peak();
 
