@@ -67,14 +67,22 @@ class Chart {
     return sum;
   }
 
+  static void add_step(Points& points, double from, double to, double y) {
+    if (!points.empty() && points.back().second == y) {
+      points.back().first = to;
+    } else {
+      points.insert(points.end(), {{from, y}, {to, y}});
+    }
+  }
+
   void draw(std::size_t kind) {
     if (std::all_of(samples_.begin(), samples_.end(), [&](auto& s) { return s.memory.bytes[kind] == 0; })) return;
     Points outline, ground;
     for (std::size_t i = 0; i < samples_.size(); ++i) {
       const double from = x_(samples_[i].seconds), to = x_(end_of(i));
       const double high = y_(stacked(samples_[i], kind + 1)), low = y_(stacked(samples_[i], kind));
-      outline.insert(outline.end(), {{from, high}, {to, high}});
-      ground.insert(ground.end(), {{from, low}, {to, low}});
+      add_step(outline, from, to, high);
+      add_step(ground, from, to, low);
     }
     outline.insert(outline.end(), ground.rbegin(), ground.rend());
     svg_.area(outline, height, "mt-" + std::to_string(kind));

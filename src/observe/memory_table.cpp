@@ -15,6 +15,12 @@ namespace text = audit::text;
 
 std::string size(int64_t bytes) { return bytes == 0 ? "0" : text::bytes(bytes); }
 
+// Characters, not bytes.
+std::size_t width(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
 /// First column to the left, the others to the right.
 class Table {
  public:
@@ -22,12 +28,12 @@ class Table {
   void print(std::ostream& out) const {
     std::vector<std::size_t> widths(rows_.front().size());
     for (const auto& row : rows_) {
-      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
     }
     for (const auto& row : rows_) {
-      out << "  " << row[0] << std::string(widths[0] - row[0].size(), ' ');
-      for (std::size_t i = 1; i < row.size(); ++i) out << std::string(widths[i] - row[i].size() + 2, ' ') << row[i];
-      out << '\n';
+      std::string line = "  " + row[0] + std::string(widths[0] - width(row[0]), ' ');
+      for (std::size_t i = 1; i < row.size(); ++i) line += std::string(widths[i] - width(row[i]) + 2, ' ') + row[i];
+      out << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
     }
   }
 
