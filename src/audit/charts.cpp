@@ -107,6 +107,56 @@ std::pair<double, double> finite_range(const std::vector<double>& values) {
   return {low, high};
 }
 
+// A round step that gives at most `most` ticks.
+double tick_step(double range, double most) {
+  for (const double step : {0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0}) {
+    if (range <= step * most) return step;
+  }
+  return range;
+}
+
+struct Trade {
+  double memory, time;  // the plain step: 1, 1
+  std::string label, css, tip;
+};
+
+// By memory, the most first. The plain step is hollow, as the unchanged workload is everywhere on the page.
+std::vector<Trade> trades(const std::vector<MemoryPoint>& curve) {
+  std::vector<Trade> all;
+  int64_t plain = 0;
+  const auto front = memory_front(curve);
+  for (const MemoryPoint& point : curve) {
+    if (!point.counts()) continue;
+    plain = point.baseline_peak_bytes();
+    const bool best = std::find(front.begin(), front.end(), &point) != front.end();
+    all.push_back({point.memory(), 1 / point.speed(), point.label.substr(point.label.rfind(' ') + 1),
+                   best ? "mark accent" : "mark none",
+                   point.label + ": " + text::bytes(point.peak_bytes()) + ", " + times(point.memory()) + " memory, " +
+                       times(1 / point.speed()) + " time"});
+  }
+  if (all.empty()) return all;
+  all.push_back({1, 1, "plain", "hollow", "plain: " + text::bytes(plain)});
+  std::stable_sort(all.begin(), all.end(), [](const Trade& a, const Trade& b) { return a.memory > b.memory; });
+  return all;
+}
+
+bool beats_plain(const std::vector<MemoryPoint>& curve) {
+  return std::any_of(curve.begin(), curve.end(),
+                     [](const MemoryPoint& p) { return p.counts() && p.memory() <= 1 && p.speed() >= 1; });
+}
+
+void memory_axes(Svg& svg, const Scale& x, const Scale& y) {
+  const double up = tick_step(y.high - y.low, 5), along = tick_step(x.high, 6);
+  for (double tick = std::ceil(y.low / up) * up; y.inside(tick); tick += up) {
+    svg.line(0, y(tick), 100, y(tick), std::abs(tick - 1) < 1e-9 ? "one" : "grid");
+    svg.text(0, y(tick) - 4, "start", format("%g×", tick));
+  }
+  svg.line(0, y.first, 100, y.first, "axisline");
+  for (double tick = 0; x.inside(tick); tick += along) svg.text(x(tick), y.first + 18, "middle", format("%g×", tick));
+  svg.text(0, 12, "start", "time of a step", "t small")
+      .text(100, y.first + 34, "end", "peak memory of a step", "t small");
+}
+
 }  // namespace
 
 const char* tone(const Verdict& verdict) {
@@ -201,6 +251,32 @@ std::string batch_chart(const AuditReport& report) {
     svg.text(at, 186, "middle", std::to_string(points[i]->batch_size), own ? "t strong" : "t");
     if (points[i]->peak_bytes() > 0) svg.text(at, 202, "middle", text::bytes(points[i]->peak_bytes()), "t small");
     if (own) svg.text(at, 216, "middle", "yours", "t small");
+  }
+  return svg.str();
+}
+
+std::string memory_chart(const std::vector<MemoryPoint>& curve) {
+  const std::vector<Trade> all = trades(curve);
+  if (all.empty()) return {};
+  std::vector<double> spent;
+  for (const Trade& trade : all) spent.push_back(trade.time);
+  const auto [low, high] = finite_range(spent);
+  const Scale x{0, 1.06 * all.front().memory, 8, 98, false};
+  const Scale y = padded(low, std::max(high, low + 0.1), 196, 34);
+  Svg svg(236, "time of a step over its peak memory, against the plain step");
+  memory_axes(svg, x, y);
+  std::vector<std::pair<double, double>> line;
+  for (const MemoryPoint* point : memory_front(curve)) line.emplace_back(x(point->memory()), y(1 / point->speed()));
+  if (!beats_plain(curve)) line.emplace_back(x(1), y(1));
+  std::sort(line.begin(), line.end());
+  svg.path(line, "curve accent");
+  double labelled = 1000;  // where the last label above its point stands, in percent
+  for (const Trade& trade : all) {
+    const double at = x(trade.memory), height = y(trade.time);
+    const bool above = labelled - at > 12;
+    if (above) labelled = at;
+    svg.circle(at, height, 5.5, trade.css, trade.tip);
+    svg.text(at, above ? height - 11 : height + 20, at > 92 ? "end" : "middle", trade.label, "t strong");
   }
   return svg.str();
 }

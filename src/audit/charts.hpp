@@ -21,6 +21,10 @@ std::string loss_chart(const TacticResult& candidate);
 /// Samples per second over the batch size.
 std::string batch_chart(const AuditReport& report);
 
+/// Time of a step over its peak memory, both against the plain step; the points that nothing beats are joined. Empty
+/// when no point counts.
+std::string memory_chart(const std::vector<MemoryPoint>& curve);
+
 /// The learning rate over the steps. Empty when there is nothing to draw.
 std::string lr_chart(const LrCurve& curve);
 

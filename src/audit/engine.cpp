@@ -20,6 +20,8 @@ using text::format;
 
 constexpr int64_t kBatchRounds = 3;
 constexpr double kBatchCurveShare = 0.25;  // of the budget, at most
+constexpr int64_t kMemoryRounds = 3;
+constexpr double kMemoryCurveShare = 0.15;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -145,9 +147,10 @@ class Session {
     record_baseline();
     measure_loader();
     measure_batch_curve();
+    measure_memory_curve();
     for (std::size_t i = 0; i < tactics_.size(); ++i) try_alone(i);
     try_together();
-    report_.recommendation = recommend(report_.tactics, report_.together);
+    report_.recommendation = recommend(report_.tactics, report_.together, report_.memory_curve);
     report_.elapsed_seconds = now() - start_;
     say(report_.recommendation.text);
     return std::move(report_);
@@ -246,6 +249,63 @@ class Session {
     for (int64_t i = 0; i < kBatchRounds; ++i) point.rounds.push_back(run_checked(*runner, steps));
   }
 
+  void measure_memory_curve() {
+    if (!workload_.memory_tactics) return;
+    const std::vector<Tactic> ways = memory_tactics();
+    if (!report_.memory_note.empty()) return say("memory against time: " + report_.memory_note);
+    const double until = std::min(deadline(), now() + kMemoryCurveShare * options_.budget_seconds);
+    for (const Tactic& way : ways) {
+      report_.memory_curve.push_back(memory_point(way, until));
+      say(to_string(report_.memory_curve.back()));
+    }
+  }
+
+  std::vector<Tactic> memory_tactics() {
+    std::string& note = report_.memory_note;
+    try {
+      std::vector<Tactic> ways = workload_.memory_tactics();
+      if (ways.empty()) note = "not measured: the model marks no parts (saturate::call), so none can be recomputed";
+      if (report_.baseline.peak_bytes() <= 0) note = "not measured: the runner reports no peak memory";
+      return ways;
+    } catch (...) {
+      note = "it threw: " + message_of(std::current_exception());
+      return {};
+    }
+  }
+
+  MemoryPoint memory_point(const Tactic& way, double until) {
+    MemoryPoint point{way.title.empty() ? way.id : way.title, way.how_to_apply, {}, {}};
+    try {
+      if (now() < until) {
+        point.rounds = memory_rounds(way, until, point.error);
+      } else {
+        point.error = "not measured: the curve's share of the time budget was spent";
+      }
+    } catch (...) {
+      point.error = message_of(std::current_exception());
+    }
+    return point;
+  }
+
+  // Both arms take the same steps, so that memory is compared over the same batches.
+  std::vector<AbRound> memory_rounds(const Tactic& way, double until, std::string& error) {
+    AbRounds raw;
+    RoundResult last;
+    const Arms arms = make_arms(raw, {&way}, last);
+    const int64_t steps = std::max<int64_t>(1, std::min(steps_ / 2, steps_for(raw.candidate_warmup, last, 0.5)));
+    for (int64_t i = 0; i < kMemoryRounds && (i == 0 || now() < until); ++i) {
+      raw.rounds.push_back(one_round(arms, {&way}, i % 2 == 1, steps, steps));
+    }
+    const Rules rules = rules_for(way);
+    const Verdict verdict = judge(raw, rules);
+    const double apart = std::abs(verdict.candidate_loss - verdict.baseline_loss);
+    if (!(apart <= rules.loss_tolerance * std::abs(verdict.baseline_loss))) {  // a NaN does not agree
+      error = "it learns something else: loss " + text::number(verdict.candidate_loss) + " against " +
+              text::number(verdict.baseline_loss) + " over the same samples";
+    }
+    return std::move(raw.rounds);
+  }
+
   // As many steps as give the samples of `rounds` baseline rounds, fewer when they would take slow_factor times as
   // long.
   int64_t steps_for(const RoundResult& warm, const RoundResult& last, double rounds) const {
@@ -332,39 +392,48 @@ class Session {
 
   void run_rounds(AbRounds& raw, const std::vector<const Tactic*>& members, const TacticResult& result,
                   double share_end) {
-    TacticSet set;
-    for (const Tactic* tactic : members) set.add(tactic->id, tactic->value, tactic->axis);
     RoundResult last;
-    std::unique_ptr<Runner> baseline, candidate;
-    as_baseline([&] {
-      baseline = checked(workload_.make({}));
-      raw.baseline_warmup = warm_up(*baseline, options_.warmup_steps, std::numeric_limits<double>::infinity(), &last);
-    });
-    {
-      const Switches on(members);
-      candidate = checked(workload_.make(set));
-      const double limit = options_.slow_factor * std::max(round_seconds_, raw.baseline_warmup.seconds);
-      raw.candidate_warmup = warm_up(*candidate, options_.warmup_steps, limit, &last);
-    }
+    const Arms arms = make_arms(raw, members, last);
     for (int64_t i = 0; i < options_.rounds; ++i) {
       const double before = now();
       const int64_t steps = steps_for(raw.candidate_warmup, last, 1);
-      raw.rounds.push_back(one_round(*baseline, *candidate, members, i % 2 == 1, steps));
+      raw.rounds.push_back(one_round(arms, members, i % 2 == 1, steps_, steps));
       last = raw.rounds.back().candidate.timed;
       if (i + 1 < options_.rounds && should_stop(raw, result, now() - before, share_end)) break;
     }
   }
 
-  AbRound one_round(Runner& baseline, Runner& candidate, const std::vector<const Tactic*>& members,
-                    bool candidate_first, int64_t candidate_steps) {
+  struct Arms {
+    std::unique_ptr<Runner> baseline, candidate;
+  };
+
+  // Both warmed up. `last` becomes the candidate's last step.
+  Arms make_arms(AbRounds& raw, const std::vector<const Tactic*>& members, RoundResult& last) {
+    TacticSet set;
+    for (const Tactic* tactic : members) set.add(tactic->id, tactic->value, tactic->axis);
+    Arms arms;
+    as_baseline([&] {
+      arms.baseline = checked(workload_.make({}));
+      raw.baseline_warmup =
+          warm_up(*arms.baseline, options_.warmup_steps, std::numeric_limits<double>::infinity(), &last);
+    });
+    const Switches on(members);
+    arms.candidate = checked(workload_.make(set));
+    const double limit = options_.slow_factor * std::max(round_seconds_, raw.baseline_warmup.seconds);
+    raw.candidate_warmup = warm_up(*arms.candidate, options_.warmup_steps, limit, &last);
+    return arms;
+  }
+
+  AbRound one_round(const Arms& arms, const std::vector<const Tactic*>& members, bool candidate_first,
+                    int64_t baseline_steps, int64_t candidate_steps) {
     AbRound round;
     round.candidate_first = candidate_first;
     const auto run_candidate = [&] {
       const Switches on(members);
-      round.candidate = arm_round(candidate, candidate_steps);
+      round.candidate = arm_round(*arms.candidate, candidate_steps);
     };
     if (candidate_first) run_candidate();
-    as_baseline([&] { round.baseline = arm_round(baseline, steps_); });
+    as_baseline([&] { round.baseline = arm_round(*arms.baseline, baseline_steps); });
     if (!candidate_first) run_candidate();
     return round;
   }

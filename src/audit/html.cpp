@@ -184,6 +184,48 @@ std::string limits(const AuditReport& report) {
   return heading("What else limits the speed") + "<div class=\"two\">\n" + cards + "</div>\n";
 }
 
+std::string memory_row(const MemoryPoint& point) {
+  const bool any = point.counts();
+  return "<tr><td class=\"name\">" + escape(point.label) + "</td><td class=\"num\" data-label=\"peak\">" +
+         (any ? text::bytes(point.peak_bytes()) : "–") + "</td><td class=\"num\" data-label=\"memory\">" +
+         (any ? times(point.memory()) : "–") + "</td><td class=\"num\" data-label=\"time\">" +
+         (any ? times(1 / point.speed()) : "–") + "</td><td>" +
+         escape(point.error.empty() ? point.how_to_apply : point.error) + "</td></tr>\n";
+}
+
+std::string memory_card(const AuditReport& report) {
+  if (!report.memory_note.empty()) {
+    return "<div class=\"card\"><h3>Memory against time</h3>\n" + paragraph(report.memory_note, "note") + "</div>\n";
+  }
+  if (report.memory_curve.empty()) return {};
+  const std::string chart = memory_chart(report.memory_curve), advice = memory_advice(report.memory_curve);
+  std::string html =
+      "<div class=\"card\"><h3>Memory against time</h3>\n" +
+      paragraph(
+          "Parts of the forward pass run a second time in backward instead of being kept; what is learned stays "
+          "the same. Each point ran in turns with the plain step. Peak memory is the most that the tensors of a "
+          "step took at once: activations, gradients, the batch and temporaries, without parameters and "
+          "optimizer state.",
+          "note") +
+      "<p></p>\n" + chart;
+  if (!chart.empty()) {
+    html +=
+        "<div class=\"legend\"><span class=\"ring\"><i></i>unchanged workload</span><span class=\"accent\"><i></i>"
+        "nothing measured beats it in both</span><span class=\"none\"><i></i>beaten by another</span></div>\n";
+  }
+  html +=
+      "<p></p>\n<table>\n<thead><tr><th>Way</th><th class=\"num\">Peak</th><th class=\"num\">Memory</th>"
+      "<th class=\"num\">Time</th><th>How to apply</th></tr></thead>\n<tbody>\n";
+  for (const MemoryPoint& point : report.memory_curve) html += memory_row(point);
+  return html + "</tbody>\n</table>\n" + (advice.empty() ? "" : paragraph(advice, "note")) + "</div>\n";
+}
+
+std::string memory(const AuditReport& report) {
+  const std::string cards = memory_card(report);
+  if (cards.empty()) return {};
+  return heading("What limits memory") + "<div class=\"stack\">\n" + cards + "</div>\n";
+}
+
 std::string learning_rate(const AuditReport& report) {
   const std::string chart = report.lr_curve ? lr_chart(*report.lr_curve) : std::string();
   if (chart.empty()) return {};
@@ -285,7 +327,7 @@ std::string machine_block(const AuditReport& report) {
 
 std::string AuditReport::to_html() const {
   return head(*this) + title(*this) + hero(*this) + apply_steps(*this) + tiles(*this) + worth(*this) + limits(*this) +
-         learning_rate(*this) + reasons(*this) + rounds(*this) + method(*this) + machine_block(*this) +
+         memory(*this) + learning_rate(*this) + reasons(*this) + rounds(*this) + method(*this) + machine_block(*this) +
          "<footer>Made by saturate. This page is whole in itself: it loads nothing and sends "
          "nothing.</footer>\n</main>\n"
          "</body>\n</html>\n";

@@ -101,6 +101,12 @@ void fields(auto& visit, BatchPoint& v) {
   visit("error", v.error);
   visit("lr_advice", v.lr_advice);
 }
+void fields(auto& visit, MemoryPoint& v) {
+  visit("label", v.label);
+  visit("how_to_apply", v.how_to_apply);
+  visit("rounds", v.rounds);
+  visit("error", v.error);
+}
 void fields(auto& visit, TacticResult& v) {
   visit("id", v.id);
   visit("title", v.title);
@@ -141,6 +147,8 @@ void fields(auto& visit, AuditReport& v) {
   visit("loader_ceiling", v.loader_ceiling);
   visit("loader_error", v.loader_error);
   visit("batch_curve", v.batch_curve);
+  visit.where_filled("memory_curve", v.memory_curve);
+  visit.where_filled("memory_note", v.memory_note);
   visit("tactics", v.tactics);
   visit("together", v.together);
   visit.where_given("lr_curve", v.lr_curve);
@@ -158,6 +166,10 @@ struct Writer {
   template <class T>
   void where_given(const char* name, std::optional<T>& value) {
     if (value) (*this)(name, *value);
+  }
+  template <class T>
+  void where_filled(const char* name, T& value) {
+    if (!value.empty()) (*this)(name, value);
   }
 
   // JSON has no word for these; null would not say which one it was.
@@ -202,11 +214,16 @@ struct Reader {
     if (!json.is_object() || !json.contains(name)) throw DataError("'" + at + "' is missing");
     from(json.at(name), value, at);
   }
-  // A field that files from before it was thought of lack.
+  // Fields that files from before they were thought of lack.
   template <class T>
   void where_given(const char* name, std::optional<T>& value) {
     value.reset();
     if (json.contains(name)) (*this)(name, value.emplace());
+  }
+  template <class T>
+  void where_filled(const char* name, T& value) {
+    value = {};
+    if (json.contains(name)) (*this)(name, value);
   }
 
   [[noreturn]] static void wrong(const std::string& at, const char* wanted) {

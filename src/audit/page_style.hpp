@@ -81,6 +81,7 @@ opacity:.6}
 .accent{color:var(--accent)}.mark.own{stroke:var(--ink);stroke-width:2.5}
 .track{fill:var(--track)}.bar.accent{fill:var(--accent)}.bar.base{fill:var(--base)}
 .two{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr));align-items:start}
+.stack{display:grid;gap:12px;grid-template-columns:minmax(0,1fr)}
 .two .note,.note{color:var(--soft);font-size:.9rem;margin:8px 0 0}
 .minis{display:grid;gap:12px;grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr))}
 .mini .reason{font-size:.88rem;color:var(--soft);margin:4px 0 10px;overflow-wrap:anywhere}

@@ -101,6 +101,41 @@ void print_head(std::ostream& out, const AuditReport& report) {
   if (const BatchPoint* fastest = report.fastest_batch(); fastest != nullptr && !fastest->lr_advice.empty()) {
     out << "    " << fastest->lr_advice << '\n';
   }
+  for (const MemoryPoint& p : report.memory_curve) {
+    out << "  " << to_string(p);
+    if (p.counts())
+      out << " (peak " << text::bytes(p.peak_bytes()) << " of " << text::bytes(p.baseline_peak_bytes()) << ")";
+    out << '\n';
+  }
+  if (!report.memory_note.empty()) out << "  memory against time: " << report.memory_note << '\n';
+}
+
+// What is to be switched on for speed.
+Recommendation fastest(const std::vector<TacticResult>& tactics, const std::optional<TacticResult>& together) {
+  const TacticResult* best = nullptr;
+  for (const TacticResult& tactic : tactics) {
+    if (tactic.verdict.kept() && (best == nullptr || tactic.verdict.ratio > best->verdict.ratio)) best = &tactic;
+  }
+  if (best == nullptr) return {{}, 1, {1, 1}, "Nothing that was tried pays here: leave the workload as it is."};
+  Recommendation pick{{best->id}, best->verdict.ratio, best->verdict.ci, {}};
+  const std::string alone = best->title + " alone, " + in_words(*best);
+  if (!together) {
+    pick.text = "Switch on " + best->title + ": " + in_words(*best) + ".";
+  } else if (together->verdict.kept() && together->verdict.ratio >= best->verdict.ratio) {
+    std::vector<std::string> titles;
+    for (const std::string& id : together->members) {
+      const auto at = std::find_if(tactics.begin(), tactics.end(), [&](const TacticResult& t) { return t.id == id; });
+      titles.push_back(at == tactics.end() ? id : at->title);
+    }
+    pick = {together->members, together->verdict.ratio, together->verdict.ci, {}};
+    pick.text = "Switch on " + text::join(titles) + ", together " + in_words(*together) + ".";
+  } else if (together->verdict.kept()) {
+    pick.text = "Together those that paid give " + in_words(*together) + ", less than the best of them: switch on " +
+                alone + ".";
+  } else {
+    pick.text = "Together those that paid were " + together->verdict.reason + ". Switch on " + alone + ".";
+  }
+  return pick;
 }
 
 }  // namespace
@@ -160,14 +195,14 @@ const BatchPoint* AuditReport::fastest_batch() const {
 void AuditReport::rejudge() {
   for (TacticResult& tactic : tactics) tactic.verdict = judge(tactic.raw, tactic.rules);
   if (together) together->verdict = judge(together->raw, together->rules);
-  recommendation = recommend(tactics, together);
+  recommendation = recommend(tactics, together, memory_curve);
 }
 
 std::vector<std::string> AuditReport::check() const {
   std::vector<std::string> found;
   for (const TacticResult& tactic : tactics) found.push_back(difference(tactic));
   if (together) found.push_back(difference(*together));
-  const Recommendation again = recommend(tactics, together);
+  const Recommendation again = recommend(tactics, together, memory_curve);
   if (again.tactics != recommendation.tactics || again.text != recommendation.text) {
     found.push_back("the recommendation says \"" + recommendation.text + "\", but the verdicts give \"" + again.text +
                     "\"");
@@ -191,30 +226,11 @@ void AuditReport::print_table(std::ostream& out) const {
   }
 }
 
-Recommendation recommend(const std::vector<TacticResult>& tactics, const std::optional<TacticResult>& together) {
-  const TacticResult* best = nullptr;
-  for (const TacticResult& tactic : tactics) {
-    if (tactic.verdict.kept() && (best == nullptr || tactic.verdict.ratio > best->verdict.ratio)) best = &tactic;
-  }
-  if (best == nullptr) return {{}, 1, {1, 1}, "Nothing that was tried pays here: leave the workload as it is."};
-  Recommendation pick{{best->id}, best->verdict.ratio, best->verdict.ci, {}};
-  const std::string alone = best->title + " alone, " + in_words(*best);
-  if (!together) {
-    pick.text = "Switch on " + best->title + ": " + in_words(*best) + ".";
-  } else if (together->verdict.kept() && together->verdict.ratio >= best->verdict.ratio) {
-    std::vector<std::string> titles;
-    for (const std::string& id : together->members) {
-      const auto at = std::find_if(tactics.begin(), tactics.end(), [&](const TacticResult& t) { return t.id == id; });
-      titles.push_back(at == tactics.end() ? id : at->title);
-    }
-    pick = {together->members, together->verdict.ratio, together->verdict.ci, {}};
-    pick.text = "Switch on " + text::join(titles) + ", together " + in_words(*together) + ".";
-  } else if (together->verdict.kept()) {
-    pick.text = "Together those that paid give " + in_words(*together) + ", less than the best of them: switch on " +
-                alone + ".";
-  } else {
-    pick.text = "Together those that paid were " + together->verdict.reason + ". Switch on " + alone + ".";
-  }
+Recommendation recommend(const std::vector<TacticResult>& tactics, const std::optional<TacticResult>& together,
+                         const std::vector<MemoryPoint>& memory_curve) {
+  Recommendation pick = fastest(tactics, together);
+  const std::string advice = memory_advice(memory_curve);
+  if (!advice.empty()) pick.text += " " + advice;
   return pick;
 }
 

@@ -10,8 +10,9 @@ namespace saturate::audit {
 namespace {
 
 constexpr const char* known =
-    "tf32, bf16, fp16, channels_last, keep_pages, torch_adamw, accumulate=K, prefetch=WORKERS, threads=N, "
-    "clip=MAX_NORM, clip_value=V, adaptive_clip=FACTOR, skip_spikes, warmup_cosine=WARMUP:TOTAL, ema=DECAY";
+    "tf32, bf16, fp16, channels_last, keep_pages, torch_adamw, accumulate=K, recompute=all, recompute=every-N, "
+    "prefetch=WORKERS, threads=N, clip=MAX_NORM, clip_value=V, adaptive_clip=FACTOR, skip_spikes, "
+    "warmup_cosine=WARMUP:TOTAL, ema=DECAY";
 
 [[noreturn]] void refuse(std::string_view word, const std::string& why) {
   throw ConfigError("policies: '" + std::string(word) + "' " + why + "; known are " + known);
@@ -31,6 +32,13 @@ double positive(std::string_view word, std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value > 0)) refuse(word, "needs a number above 0");
   return value;
+}
+
+int64_t read_recompute(std::string_view word, std::string_view value) {
+  if (value == "none") return 0;
+  if (value == "all") return 1;
+  if (!value.starts_with("every-")) refuse(word, "needs all, every-N or none");
+  return whole(word, value.substr(6), 1);
 }
 
 constexpr std::pair<const char*, Precision> precisions[] = {
@@ -61,6 +69,8 @@ void read_word(PolicySettings& settings, std::string_view word) {
     settings.fused_optimizer = false;
   } else if (name == "accumulate") {
     settings.accumulate = whole(word, value, 1);
+  } else if (name == "recompute") {
+    settings.recompute_every = read_recompute(word, value);
   } else if (name == "prefetch") {
     settings.workers = whole(word, value, 0);
   } else if (name == "threads") {
@@ -141,6 +151,8 @@ std::string PolicySettings::to_string() const {
   if (keep_pages) add("keep_pages");
   if (!fused_optimizer) add("torch_adamw");
   if (accumulate != 1) add("accumulate=", accumulate);
+  if (recompute_every == 1) add("recompute=all");
+  if (recompute_every > 1) add("recompute=every-", recompute_every);
   if (workers != 0) add("prefetch=", workers);
   if (threads != 0) add("threads=", threads);
   if (clip.max_norm) add("clip=", *clip.max_norm);

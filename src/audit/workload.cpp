@@ -45,8 +45,36 @@ PolicySettings settings_of(const TacticSet& tactics, int64_t batch_size) {
   settings.channels_last = tactics.has("channels-last");
   if (tactics.has("bf16")) settings.precision = Precision::bf16;
   if (tactics.has("prefetch")) settings.workers = 1;
+  if (const auto n = tactics.value("recompute")) settings.recompute_every = std::stoll(*n);
   if (const auto k = tactics.value("accumulate")) settings.accumulate = std::min<int64_t>(std::stoll(*k), batch_size);
   return settings;
+}
+
+std::vector<Tactic> recompute_tactics(int64_t marked_parts) {
+  std::vector<Tactic> ways;
+  int64_t recomputed = 0;  // by the way before
+  for (const int64_t n : {4, 3, 2, 1}) {
+    const int64_t count = (marked_parts + n - 1) / n;
+    if (n > marked_parts || count == recomputed) continue;
+    recomputed = count;
+    const std::string call = n == 1 ? "all()" : "every(" + std::to_string(n) + ")";
+    Tactic way{.id = "recompute-" + std::to_string(n),
+               .title = "recompute " + call,
+               .how_to_apply = "st::Recompute::" + call,
+               .what = "Forward runs a second time in backward, where its activations are needed."};
+    way.value = std::to_string(n);
+    way.axis = "recompute";
+    ways.push_back(std::move(way));
+  }
+  return ways;
+}
+
+// The root is the model itself, which is no part.
+void PartCounter::enter(const std::vector<std::string>& names, const torch::nn::Module&) {
+  if (!names.front().empty() && inside_++ == 0) ++parts_;
+}
+void PartCounter::leave(const std::vector<std::string>& names, const torch::nn::Module&) noexcept {
+  if (!names.front().empty()) --inside_;
 }
 
 void check(const WorkloadOptions& options) {

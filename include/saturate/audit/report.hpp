@@ -11,6 +11,7 @@
 
 #include "saturate/audit/judge.hpp"
 #include "saturate/audit/machine.hpp"
+#include "saturate/audit/memory_curve.hpp"
 #include "saturate/schedule/schedule_curve.hpp"
 
 namespace saturate::audit {
@@ -68,6 +69,8 @@ struct AuditReport {
   std::optional<LoaderCeiling> loader_ceiling;
   std::string loader_error;  ///< why there is no ceiling although it was asked for
   std::vector<BatchPoint> batch_curve;
+  std::vector<MemoryPoint> memory_curve;
+  std::string memory_note;  ///< why there is no curve although it was asked for
   std::vector<TacticResult> tactics;
   std::optional<TacticResult> together;  ///< when at least two paid
   std::optional<LrCurve> lr_curve;       ///< of the schedule that is meant to be trained with; plotted when given
@@ -99,7 +102,8 @@ struct AuditReport {
   void write_html(const std::string& path) const;
 };
 
-/// Picks the best of: nothing, the best single tactic, all that paid together.
-Recommendation recommend(const std::vector<TacticResult>& tactics, const std::optional<TacticResult>& together);
+/// Picks the best of: nothing, the best single tactic, all that paid together. The text ends with memory_advice().
+Recommendation recommend(const std::vector<TacticResult>& tactics, const std::optional<TacticResult>& together,
+                         const std::vector<MemoryPoint>& memory_curve = {});
 
 }  // namespace saturate::audit

@@ -71,6 +71,8 @@ struct LoaderCeiling {
   std::string cause = {};  ///< what stops it there, in words
 };
 
+struct Tactic;
+
 /// What is to be sped up. Only `name` and `make` are required.
 struct Workload {
   std::string name;
@@ -84,6 +86,9 @@ struct Workload {
   /// What to do with the learning rate at another batch size, in words.
   std::function<std::string(int64_t batch_size)> lr_advice = {};
   int64_t batch_size = 0;  ///< the workload's own batch size; 0: not told
+  /// Ways to need less memory at the price of time, for the curve of one against the other: made like tactics, never
+  /// judged as such. Called once; none: the model marks no parts that could be recomputed.
+  std::function<std::vector<Tactic>()> memory_tactics = {};
 };
 
 /// One thing to try.

@@ -10,11 +10,13 @@
 #include "saturate/memory_format/channels_last.hpp"
 #include "saturate/policy.hpp"
 #include "saturate/precision/precision.hpp"
+#include "saturate/recompute/policy.hpp"
 #include "saturate/schedule/schedule.hpp"
 
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace saturate::audit {
@@ -73,6 +75,39 @@ struct RuntimeMemoryFormat {
   at::Tensor input(const at::Tensor& tensor) const { return channels_last ? ChannelsLast{}.input(tensor) : tensor; }
 };
 static_assert(MemoryFormatPolicy<RuntimeMemoryFormat>);
+
+/// NoRecompute, Recompute::all() or Recompute::every(n).
+class RuntimeRecompute {
+ public:
+  using axis = saturate::axis::recompute;
+
+  /// @param every 0: nothing is recomputed; 1: every marked part; n: every n-th. @throws ConfigError it is negative.
+  explicit RuntimeRecompute(int64_t every = 0) {
+    if (every != 0) recompute_ = Recompute::every(every);
+  }
+
+  class Scope {
+   public:
+    explicit Scope(const std::optional<Recompute>& recompute) {
+      if (recompute) pass_.emplace(*recompute);
+    }
+
+   private:
+    struct Pass {  // what scope() gives cannot be moved, so it is made in its place
+      explicit Pass(const Recompute& recompute) : pass(recompute.scope()) {}
+      decltype(std::declval<const Recompute&>().scope()) pass;
+    };
+    std::optional<Pass> pass_;
+  };
+  Scope scope() const { return Scope(recompute_); }
+  void attach(const torch::nn::Module& model, c10::Device device) {
+    if (recompute_) recompute_->attach(model, device);
+  }
+
+ private:
+  std::optional<Recompute> recompute_;
+};
+static_assert(RecomputePolicy<RuntimeRecompute>);
 
 struct ClipSettings {
   std::optional<double> max_norm, max_value, adaptive_factor;
@@ -148,16 +183,16 @@ struct PolicySettings {
   bool fused_optimizer = true;  ///< saturate::optim::AdamW, else torch::optim::AdamW
   bool keep_pages = false;
   int64_t accumulate = 1;
-  int64_t workers = 0;   ///< loader threads; 0: the training thread reads
-  int64_t prefetch = 4;  ///< batches ahead
-  int64_t threads = 0;   ///< intra-op threads; 0: LibTorch's default
+  int64_t recompute_every = 0;  ///< every n-th marked part is recomputed; 1: all of them; 0: none
+  int64_t workers = 0;          ///< loader threads; 0: the training thread reads
+  int64_t prefetch = 4;         ///< batches ahead
+  int64_t threads = 0;          ///< intra-op threads; 0: LibTorch's default
   ClipSettings clip;
   std::optional<WarmupCosine> cosine;
   std::optional<EmaOptions> ema;
 
-  /// Reads "bf16,channels_last,accumulate=4,prefetch=1,clip=1.0,warmup_cosine=100:5000,ema=0.999,threads=2" and the
-  /// like;
-  /// "" and "none" are the defaults. @throws ConfigError naming the word that is not known, and all that are.
+  /// Reads "bf16,channels_last,accumulate=4,recompute=every-2,prefetch=1,clip=1.0,warmup_cosine=100:5000,ema=0.999" and
+  /// the like; "" and "none" are the defaults. @throws ConfigError naming the word that is not known, and all that are.
   static PolicySettings parse(std::string_view text);
   /// The same text back, in a fixed order; "none" for the defaults.
   std::string to_string() const;

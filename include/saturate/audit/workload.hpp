@@ -54,6 +54,18 @@ void wait_for(c10::Device device);
 /// Of LibTorch's generators: the weights that follow.
 void seed(uint64_t value);
 PolicySettings settings_of(const TacticSet& tactics, int64_t batch_size);
+/// Recompute::every(n) for a few n, and all(), as far as they differ for a model of so many marked parts.
+std::vector<Tactic> recompute_tactics(int64_t marked_parts);
+/// Outermost marked parts that execution entered.
+class PartCounter final : public marks::Observer {
+ public:
+  void enter(const std::vector<std::string>& names, const torch::nn::Module&) override;
+  void leave(const std::vector<std::string>& names, const torch::nn::Module&) noexcept override;
+  int64_t parts() const { return parts_; }
+
+ private:
+  int64_t parts_ = 0, inside_ = 0;
+};
 /// @throws ConfigError: batch_size is no multiple of 4, or no name.
 void check(const WorkloadOptions& options);
 
@@ -71,8 +83,9 @@ class TrainerRunner final : public Runner {
         accumulate_(settings.accumulate),
         trainer_(model, make_adamw(model->parameters(), options.lr, settings.fused_optimizer), std::move(loss),
                  RuntimePrecision(settings.precision), RuntimeMemoryFormat{settings.channels_last},
-                 Accumulate{settings.accumulate}, RuntimeClip(settings.clip), RuntimeSchedule{settings.cosine},
-                 RuntimeAverage(settings.ema), TrainerOptions{.device = options.device}) {}
+                 Accumulate{settings.accumulate}, RuntimeRecompute(settings.recompute_every),
+                 RuntimeClip(settings.clip), RuntimeSchedule{settings.cosine}, RuntimeAverage(settings.ema),
+                 TrainerOptions{.device = options.device}) {}
 
   RoundResult run(int64_t steps) override {
     const MemoryMeter meter;
@@ -83,8 +96,7 @@ class TrainerRunner final : public Runner {
       const Stopwatch step;
       next_window();
       round.data_wait_seconds += step.seconds();
-      results.push_back(trainer_.step(window_));
-      window_.clear();
+      results.push_back(take_step());
       round.step_seconds.push_back(step.seconds());
     }
     wait_for(trainer_.device());
@@ -94,6 +106,15 @@ class TrainerRunner final : public Runner {
     round.peak_bytes = peak_bytes(meter, trainer_.device());
     note_freed_blocks(meter);
     return round;
+  }
+
+  /// Parts that a forward runs through saturate::call, without those inside another one. Takes a step.
+  int64_t marked_parts() {
+    PartCounter counter;
+    const marks::Scope scope(trainer_.names(), &counter);
+    next_window();
+    take_step();
+    return counter.parts() / accumulate_;
   }
 
   auto& trainer() { return trainer_; }
@@ -113,6 +134,12 @@ class TrainerRunner final : public Runner {
     }
   }
 
+  StepResult take_step() {
+    StepResult result = trainer_.step(window_);
+    window_.clear();
+    return result;
+  }
+
   static void add(RoundResult& round, const StepResult& result) {
     round.samples += result.samples;
     const double targets = result.count.on_host() ? result.count.host : result.count.device.template item<double>();
@@ -122,12 +149,21 @@ class TrainerRunner final : public Runner {
 
   Loader loader_;
   int64_t accumulate_;
-  Trainer<Model, Loss, RuntimePrecision, RuntimeMemoryFormat, Accumulate, RuntimeClip, RuntimeSchedule, RuntimeAverage,
-          TrainerOptions>
+  Trainer<Model, Loss, RuntimePrecision, RuntimeMemoryFormat, Accumulate, RuntimeRecompute, RuntimeClip,
+          RuntimeSchedule, RuntimeAverage, TrainerOptions>
       trainer_;
   std::optional<saturate::detail::Windows<Loader>> windows_;
   std::vector<typename Loader::batch_type> window_;
 };
+
+template <class MakeModel, class Loss, class Source>
+auto make_trainer_runner(const WorkloadOptions& options, const MakeModel& make_model, const Loss& loss,
+                         const Source& source, const PolicySettings& settings) {
+  seed(options.seed);
+  auto model = make_model();
+  using Model = decltype(model);
+  return std::make_unique<TrainerRunner<Model, Loss, Source>>(std::move(model), loss, source, settings, options);
+}
 
 }  // namespace detail
 
@@ -135,11 +171,7 @@ class TrainerRunner final : public Runner {
 template <class MakeModel, class Loss, class Source>
 std::unique_ptr<Runner> make_runner(const WorkloadOptions& options, const MakeModel& make_model, const Loss& loss,
                                     const Source& source, const PolicySettings& settings) {
-  detail::seed(options.seed);
-  auto model = make_model();
-  using Model = decltype(model);
-  return std::make_unique<detail::TrainerRunner<Model, Loss, Source>>(std::move(model), loss, source, settings,
-                                                                      options);
+  return detail::make_trainer_runner(options, make_model, loss, source, settings);
 }
 
 /// @param make_model gives a new model holder or shared_ptr; the weights are those after torch::manual_seed(seed).
@@ -166,6 +198,11 @@ Workload make_workload(WorkloadOptions options, MakeModel make_model, Loss loss,
     const int64_t size = options.batch_size;
     workload.batch_sizes = {size / 4, size / 2, size, size * 2, size * 4};
   }
+  workload.memory_tactics = [=] {
+    const auto settings = detail::settings_of({}, options.batch_size);
+    const auto runner = detail::make_trainer_runner(options, make_model, loss, source, settings);
+    return detail::recompute_tactics(runner->marked_parts());
+  };
   workload.loader_ceiling = [=] {
     data::PrefetchLoader<Source> loader(
         source, {.batch_size = options.batch_size, .shuffle = true, .seed = options.seed, .workers = 1});

@@ -224,6 +224,159 @@ TEST_CASE("the batch-size curve and the loader's ceiling are recorded, failures 
   CHECK(report.loader_error == "no file");
 }
 
+// Three ways to trade time for memory.
+Workload with_memory_tactics(fake::World& world) {
+  world.effects["half"] = {.speed = 0.9, .memory = 0.54};
+  world.effects["all"] = {.speed = 0.8, .memory = 0.2};
+  world.effects["silly"] = {.speed = 0.7, .memory = 0.6};
+  Workload workload = fake::workload(world);
+  workload.memory_tactics = [] {
+    return std::vector<Tactic>{fake::tactic("half"), fake::tactic("all"), fake::tactic("silly")};
+  };
+  return workload;
+}
+
+TEST_CASE("the memory curve is measured in turns with the baseline, before the tactics, and makes none of them kept") {
+  fake::World world;
+  const Workload workload = with_memory_tactics(world);
+  world.effects["fast"] = {.speed = 1.3};
+  AuditOptions options = fake::options(world);
+  options.steps_per_round = 20;
+  options.warmup_steps = 1;
+  const AuditReport report = Audit(workload, {fake::tactic("fast")}, options).run();
+
+  const auto first = std::find(world.calls.begin(), world.calls.end(), "make half");
+  REQUIRE(first - world.calls.begin() >= 2);
+  const std::vector<std::string> calls(first - 2, first + 15);
+  const std::vector<std::string> expected = {
+      "make baseline", "baseline:1",  "make half",  "half:1",       // warm-up of both
+      "baseline:1",    "baseline:10", "half:1",     "half:10",      // A B, half as long as a tactic's rounds
+      "half:1",        "half:10",     "baseline:1", "baseline:10",  // B A
+      "baseline:1",    "baseline:10", "half:1",     "half:10",      // A B
+      "make baseline"};                                             // the next point
+  CHECK(calls == expected);
+  CHECK(std::find(world.calls.begin(), world.calls.end(), "make silly") <
+        std::find(world.calls.begin(), world.calls.end(), "make fast"));
+
+  REQUIRE(report.memory_curve.size() == 3);
+  const MemoryPoint& half = report.memory_curve[0];
+  CHECK(half.label == "Tactic half");
+  CHECK(half.how_to_apply == "use(half)");
+  CHECK(half.memory() == Approx(0.54));
+  CHECK(half.speed() == Approx(0.9).epsilon(0.02));
+  CHECK(half.samples_per_second() == Approx(900).epsilon(0.02));
+  CHECK(half.baseline_peak_bytes() == 100 << 20);
+  CHECK(report.memory_note.empty());
+  const auto front = memory_front(report.memory_curve);
+  REQUIRE(front.size() == 2);
+  CHECK(front[0] == &report.memory_curve[0]);
+  CHECK(front[1] == &report.memory_curve[1]);
+  CHECK(best_trade(report.memory_curve) == &report.memory_curve[1]);
+  CHECK(report.recommendation.tactics == std::vector<std::string>{"fast"});
+  CHECK(report.recommendation.text.find("If memory is what limits, Tactic all frees 80 % of what a step allocates for "
+                                        "20 % of the speed: use(all).") != std::string::npos);
+  CHECK(report.tactics.size() == 1);
+  CHECK(report.check().empty());
+}
+
+TEST_CASE("a point of the memory curve that fails says so, and ends nothing") {
+  fake::World world;
+  const Workload workload = with_memory_tactics(world);
+  std::size_t measured = 2;
+  SECTION("it throws") { world.effects["half"].throws = "no room\nbacktrace"; }
+  SECTION("it cannot be made") { world.effects["half"].throws_on_make = "no room"; }
+  SECTION("it learns something else") { world.effects["half"].loss_factor = 2; }
+  SECTION("its loss is NaN") { world.effects["half"].nan_after = 100; }
+  SECTION("all of them throw") {
+    world.effects["half"].throws = "no room";
+    world.effects["all"].throws = "neither";
+    world.effects["silly"].throws = "nor here";
+    measured = 0;
+  }
+  const AuditReport report = Audit(workload, {fake::tactic("fast")}, fake::options(world)).run();
+  REQUIRE(report.memory_curve.size() == 3);
+  const MemoryPoint& half = report.memory_curve[0];
+  INFO(half.error);
+  CHECK_FALSE(half.counts());
+  const bool expected = half.error == "no room" || half.error.starts_with("it learns something else: loss ");
+  CHECK(expected);
+  CHECK(to_string(half) == "Tactic half: " + half.error);
+  CHECK(std::size_t(report.memory_curve[1].counts()) + std::size_t(report.memory_curve[2].counts()) == measured);
+  for (const MemoryPoint* point : memory_front(report.memory_curve)) CHECK(point != &half);
+  CHECK(report.tactics[0].verdict.rounds > 0);
+  CHECK(report.check().empty());
+}
+
+TEST_CASE("the memory curve takes a limited share of the time, and says why where there is none") {
+  fake::World world;
+  Workload workload = with_memory_tactics(world);
+  AuditOptions options = fake::options(world);
+  const auto note = [&] { return Audit(workload, {}, options).run().memory_note; };
+  SECTION("share") {
+    options.budget_seconds = 30;  // 15 %: 4.5 s; a point takes 3 rounds of two arms and half a second
+    world.samples_per_second = 1000;
+    const AuditReport report = Audit(workload, {}, options).run();
+    CHECK(report.memory_curve[0].counts());
+    CHECK(report.memory_curve[2].error == "not measured: the curve's share of the time budget was spent");
+    CHECK(world.now <= 8.2 + 4.5 + 1.3);  // the baseline's rounds, the share, and the point that was begun within it
+  }
+  SECTION("no parts") {
+    workload.memory_tactics = [] { return std::vector<Tactic>(); };
+    CHECK(note().find("the model marks no parts") != std::string::npos);
+  }
+  SECTION("no way to find out") {
+    workload.memory_tactics = []() -> std::vector<Tactic> { throw std::runtime_error("no file\nmore"); };
+    CHECK(note() == "it threw: no file");
+  }
+  SECTION("no peak") {
+    struct Blind : Runner {
+      std::unique_ptr<Runner> inner;
+      RoundResult run(int64_t steps) override {
+        RoundResult round = inner->run(steps);
+        round.peak_bytes = 0;
+        return round;
+      }
+    };
+    workload.make = [make = workload.make](const TacticSet& set) {
+      auto blind = std::make_unique<Blind>();
+      blind->inner = make(set);
+      return blind;
+    };
+    CHECK(note() == "not measured: the runner reports no peak memory");
+    CHECK(count_calls(world, "make") == 1);
+  }
+  SECTION("not asked for") {
+    workload.memory_tactics = nullptr;
+    CHECK(note().empty());
+  }
+}
+
+TEST_CASE("the memory front leaves out what is beaten in both, by a point or by the plain step") {
+  const auto point = [](double memory, double speed) {
+    AbRound round;
+    round.baseline.timed = {.seconds = 1, .steps = 1, .samples = 1000, .peak_bytes = 1000};
+    round.candidate.timed = {
+        .seconds = 1 / speed, .steps = 1, .samples = 1000, .peak_bytes = std::llround(1000 * memory)};
+    return MemoryPoint{"p", "", {round}, ""};
+  };
+  // Beaten: 1.2 at 0.9 by the plain step, 0.8 at 0.7 by 0.5 at 0.8.
+  const std::vector<MemoryPoint> curve = {point(0.5, 0.8), point(1.2, 0.9), point(0.8, 0.7), point(0.9, 0.99),
+                                          point(0.2, 0.5)};
+  const auto front = memory_front(curve);
+  REQUIRE(front.size() == 3);
+  CHECK(front[0] == &curve[3]);
+  CHECK(front[1] == &curve[0]);
+  CHECK(front[2] == &curve[4]);
+  CHECK(best_trade(curve) == &curve[4]);  // 0.4 against 0.625
+  CHECK(memory_front({point(1, 1)}).empty());
+  CHECK(best_trade({point(0.95, 1)}) == nullptr);   // too little to say a sentence about
+  CHECK(best_trade({point(0.5, 0.4)}) == nullptr);  // half the memory at less than half the speed: take half the batch
+  CHECK(memory_advice({}).empty());
+  CHECK(memory_advice({point(0.5, 1.001)}) ==
+        "If memory is what limits, p frees 50 % of what a step allocates at no loss of speed that shows.");
+  CHECK_FALSE(MemoryPoint{"p", "", {AbRound{}}, ""}.counts());  // rounds that took no time
+}
+
 TEST_CASE("what the baseline throws, and a runner that reports nonsense, come out") {
   fake::World world;
   Workload workload = fake::workload(world);

@@ -20,6 +20,7 @@ namespace audit = saturate::audit;
 struct Effect {
   double speed = 1;               ///< factor on samples per second
   double loss_factor = 1;         ///< on the loss
+  double memory = 1;              ///< on the peak
   int64_t nan_after = INT64_MAX;  ///< samples after which the loss is NaN
   std::string throws = {};        ///< message thrown by run()
   std::string throws_on_make = {};
@@ -50,7 +51,7 @@ class FakeRunner : public audit::Runner {
     r.seconds = static_cast<double>(r.samples) / (world_.samples_per_second * effect.speed) * wobble;
     r.step_seconds.assign(static_cast<std::size_t>(steps), r.seconds / static_cast<double>(steps));
     r.data_wait_seconds = 0.03 * r.seconds;
-    r.peak_bytes = 100 << 20;
+    r.peak_bytes = std::llround(effect.memory * (100 << 20));
     for (int64_t i = 0; i < r.samples; ++i, ++seen_) {
       r.loss_sum += effect.loss_factor * (0.5 + 1.8 * std::exp(-static_cast<double>(seen_) / 3000));
     }
@@ -67,6 +68,7 @@ class FakeRunner : public audit::Runner {
       const Effect& e = world_.effects[id];
       all.speed *= e.speed;
       all.loss_factor *= e.loss_factor;
+      all.memory *= e.memory;
       all.nan_after = std::min(all.nan_after, e.nan_after);
       if (!e.throws.empty()) all.throws = e.throws;
     }

@@ -37,6 +37,11 @@ AuditReport sample_report() {
   world.effects["bf16"] = {.speed = 0.11, .loss_factor = 1.01};
   world.effects["threads"] = {.speed = 0.68};
   world.effects["big-lr"] = {.speed = 1.3, .loss_factor = 3};
+  world.effects["recompute every(4)"] = {.speed = 0.985, .memory = 0.77};
+  world.effects["recompute every(3)"] = {.speed = 0.88, .memory = 0.70};
+  world.effects["recompute every(2)"] = {.speed = 0.9, .memory = 0.54};
+  world.effects["recompute all()"] = {.speed = 0.8, .memory = 0.12};
+  world.effects["offload"] = {.throws = "offload: there is no device to offload from"};
   world.effects["graph"] = {.throws = "CUDA graphs need a CUDA device; this machine has none"};
   Workload workload = fake::workload(world);
   workload.name = "Fashion-MNIST CNN";
@@ -47,6 +52,16 @@ AuditReport sample_report() {
     return std::make_unique<fake::FakeRunner>(world, TacticSet{}, batch);
   };
   workload.loader_ceiling = [&] { return LoaderCeiling{426000, 60000}; };
+  workload.memory_tactics = [] {
+    std::vector<Tactic> ways;
+    for (const char* call : {"every(4)", "every(3)", "every(2)", "all()"}) {
+      ways.push_back(fake::tactic(std::string("recompute ") + call));
+      ways.back().title = ways.back().id;
+      ways.back().how_to_apply = std::string("st::Recompute::") + call;
+    }
+    ways.push_back(fake::tactic("offload"));
+    return ways;
+  };
   const MakeRunner make = workload.make;
   workload.make = [&, make](const TacticSet& set) {
     world.samples_per_second = 3712;
@@ -194,6 +209,64 @@ TEST_CASE("a schedule is plotted where its curve is given, and goes through audi
   std::string broken = loaded.to_json();
   broken.replace(broken.find("\"lr_curve\""), 10, "\"lr_curve\": {\"title\": 3}, \"x\"");
   CHECK_THROWS_AS(AuditReport::from_json(broken), DataError);
+}
+
+TEST_CASE("the memory curve is in the file, the table and the page, and files without one still load") {
+  AuditReport report = sample_report();
+  REQUIRE(report.memory_curve.size() == 5);
+  report.memory_curve[0].label = "recompute <every>(4)";
+  const AuditReport loaded = AuditReport::from_json(report.to_json());
+  CHECK(loaded.to_json() == report.to_json());
+  REQUIRE(loaded.memory_curve.size() == 5);
+  CHECK(loaded.memory_curve[1].label == "recompute every(3)");
+  CHECK(loaded.memory_curve[1].rounds.size() == 3);
+  CHECK(loaded.memory_curve[1].memory() == report.memory_curve[1].memory());
+  CHECK(loaded.memory_curve[1].speed() == report.memory_curve[1].speed());
+  CHECK(loaded.memory_curve[4].error == report.memory_curve[4].error);
+  CHECK(report.check().empty());
+
+  std::ostringstream out;
+  report.print_table(out);
+  CHECK(out.str().find(to_string(report.memory_curve[3]) + " (peak 12.0 MiB of 100 MiB)") != std::string::npos);
+  CHECK(to_string(report.memory_curve[3]).starts_with("recompute all(): 0.12x memory at 0."));
+  CHECK(out.str().find("Tactic offload: offload: there is no device") != std::string::npos);
+  CHECK(out.str().find("If memory is what limits, recompute all() frees 88 %") != std::string::npos);
+
+  const std::string html = report.to_html();
+  CHECK(first_fault(html) == "");
+  CHECK(html.find("time of a step over its peak memory") != std::string::npos);
+  for (const char* label : {">every(3)<", ">every(2)<", ">all()<", ">plain<"})
+    CHECK(html.find(label) != std::string::npos);
+  CHECK(html.find("recompute &lt;every&gt;(4)") != std::string::npos);
+  CHECK(html.find("st::Recompute::all()") != std::string::npos);
+  CHECK(html.find("nan%") == std::string::npos);
+
+  AuditReport old = report;
+  old.memory_curve.clear();
+  old.rejudge();
+  CHECK(old.to_json().find("\"memory_curve\"") == std::string::npos);
+  CHECK(old.to_json().find("\"memory_note\"") == std::string::npos);
+  CHECK(AuditReport::from_json(old.to_json()).memory_curve.empty());
+  CHECK(AuditReport::from_json(old.to_json()).check().empty());
+  CHECK(old.to_html().find("What limits memory") == std::string::npos);
+  CHECK(old.recommendation.text.find("memory") == std::string::npos);
+
+  old.memory_note = "not measured: the model marks no <parts>";
+  CHECK(AuditReport::from_json(old.to_json()).memory_note == old.memory_note);
+  CHECK(old.to_html().find("marks no &lt;parts&gt;") != std::string::npos);
+  CHECK(old.to_html().find("peak memory of a step") == std::string::npos);
+  std::ostringstream noted;
+  old.print_table(noted);
+  CHECK(noted.str().find("memory against time: not measured: the model marks no <parts>") != std::string::npos);
+
+  std::string broken = report.to_json();
+  broken.replace(broken.find("\"label\""), 7, "\"table\"");
+  CHECK_THROWS_AS(AuditReport::from_json(broken), DataError);
+  report.memory_curve[2].rounds[0].baseline.timed.seconds = 0;  // a file may hold it
+  CHECK(first_fault(report.to_html()) == "");
+  report.memory_curve.resize(1);
+  report.memory_curve[0].rounds.clear();
+  CHECK(report.to_html().find("time of a step over") == std::string::npos);
 }
 
 TEST_CASE("rounds that were tampered with no longer give the stored verdict") {
