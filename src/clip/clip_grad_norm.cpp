@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/clip/clip_grad_norm.hpp"
 
+#include "../optim/cpu_kernel.hpp"
+#include "../optim/loops.hpp"
 #include "saturate/error.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -12,12 +14,16 @@
 #include <ATen/ops/clamp_max.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 namespace saturate {
@@ -38,11 +44,41 @@ at::Tensor on(const at::Tensor& tensor, c10::Device device) {
   return tensor.device() == device ? tensor : tensor.to(device, /*non_blocking=*/true);
 }
 
+bool in_dense_host_memory(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.is_cpu() && tensor.is_non_overlapping_and_dense(); });
+}
+
+// One pass on the CPU, where LibTorch's kernel makes a float64 copy of every float32 gradient first.
+template <class T>
+at::Tensor two_norm_on_cpu(const std::vector<at::Tensor>& tensors) {
+  const optim::cpu::Blocks blocks(tensors);
+  std::vector<double> sums(blocks.count());
+  const auto loop = optim::loops::best<T>().sum_of_squares;
+  blocks.run([&](const optim::cpu::Block& block) {
+    sums[block.index] = loop(block.size, tensors[block.tensor].const_data_ptr<T>() + block.begin);
+  });
+  return at::scalar_tensor(std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0)), at::kDouble);
+}
+
+void add_norms(std::vector<at::Tensor>& norms, const std::vector<at::Tensor>& tensors, double norm_type,
+               c10::Device device) {
+  const at::ScalarType dtype = tensors[0].scalar_type();
+  if (norm_type == 2 && (dtype == at::kFloat || dtype == at::kDouble) && in_dense_host_memory(tensors)) {
+    norms.push_back(
+        on(dtype == at::kFloat ? two_norm_on_cpu<float>(tensors) : two_norm_on_cpu<double>(tensors), device));
+    return;
+  }
+  // The largest value needs no wider dtype.
+  const std::optional<at::ScalarType> wide = std::isinf(norm_type) ? std::nullopt : std::optional(at::kDouble);
+  for (const at::Tensor& norm : at::_foreach_norm(tensors, norm_type, wide)) {
+    norms.push_back(on(norm.to(at::kDouble), device));
+  }
+}
+
 at::Tensor norm_of(const Alike& alike, double norm_type, c10::Device device) {
   std::vector<at::Tensor> norms;
-  for (const auto& [kind, tensors] : alike) {
-    for (const at::Tensor& norm : at::_foreach_norm(tensors, norm_type, at::kDouble)) norms.push_back(on(norm, device));
-  }
+  for (const auto& [kind, tensors] : alike) add_norms(norms, tensors, norm_type, device);
   if (norms.empty()) return at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }

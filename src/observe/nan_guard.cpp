@@ -4,8 +4,8 @@
 #include "nan_tracer.hpp"
 #include "saturate/error.hpp"
 #include "saturate/log.hpp"
+#include "saturate/trainer/state_snapshot.hpp"
 
-#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
@@ -14,7 +14,6 @@
 #include <torch/nn/module.h>
 
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -49,41 +48,17 @@ std::string bad_samples(const char* what, const std::vector<at::Tensor>& tensors
   return {};
 }
 
+using detail::RandomState;
+
 // The random streams of the CPU and of `device`.
-class RandomState {
- public:
-  static RandomState now(c10::Device device) {
-    RandomState state;
-    state.device_ = device;
-    state.cpu_ = get(c10::Device(c10::kCPU));
-    if (device.is_cuda()) state.gpu_ = get(device);
-    return state;
-  }
-  void restore() const {
-    set(c10::Device(c10::kCPU), cpu_);
-    if (gpu_.defined()) set(device_, gpu_);
-  }
-
- private:
-  static at::Tensor get(c10::Device device) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard lock(generator.mutex());
-    return generator.get_state();
-  }
-  static void set(c10::Device device, const at::Tensor& state) {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(state);
-  }
-
-  c10::Device device_ = c10::Device(c10::kCPU);
-  at::Tensor cpu_, gpu_;
-};
+RandomState random_state(c10::Device device) {
+  return RandomState::now(device.is_cuda() ? std::vector{device} : std::vector<c10::Device>());
+}
 
 // Everything that a forward pass may change besides gradients is put back, also after an exception.
 class Unchanged {
  public:
-  Unchanged(torch::nn::Module& module, c10::Device device) : random_(RandomState::now(device)) {
+  Unchanged(torch::nn::Module& module, c10::Device device) : random_(random_state(device)) {
     for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.detach().clone());
   }
   ~Unchanged() {
@@ -149,7 +124,7 @@ class NanWatch {
     pending_.clear();
   }
 
-  void begin() { random_ = RandomState::now(device_); }
+  void begin() { random_ = random_state(device_); }
 
   at::Tensor check(const at::Tensor& loss_sum, const at::Tensor& grad_norm, const at::Tensor& found_inf) {
     const at::NoGradGuard no_grad;

@@ -66,6 +66,8 @@ struct Loops {
   void (*lars)(const LARS<T>&, int64_t n, T* p, const T* grad, T* buffer);
   /// Bits of float32 to bits of bfloat16 (rounding.hpp); `first` is the place of the first element.
   void (*round_at_random)(int64_t n, const float* from, uint16_t* to, uint64_t key, uint64_t first);
+  /// In float64.
+  double (*sum_of_squares)(int64_t n, const T* x);
   /// values *= factor; whether one of them was inf or NaN before.
   bool (*multiply_and_check)(int64_t n, T factor, T* values);
 };

@@ -260,6 +260,7 @@ constexpr Loops<T> all_loops{.adam = adam<T>,
                              .lars_squares = lars_squares<T>,
                              .lars = lars<T>,
                              .round_at_random = round_at_random,
+                             .sum_of_squares = sum_of_squares<T>,
                              .multiply_and_check = multiply_and_check};
 
 }  // namespace

@@ -75,9 +75,42 @@ at::CPUGeneratorImpl& cpu_generator() {
 
 }  // namespace
 
+RandomState RandomState::now(const std::vector<c10::Device>& gpus) {
+  RandomState state;
+  {
+    at::CPUGeneratorImpl& generator = cpu_generator();
+    const std::lock_guard lock(generator.mutex_);
+    state.engine_ = generator.engine();
+    state.next_float_ = generator.next_float_normal_sample();
+    state.next_double_ = generator.next_double_normal_sample();
+  }
+  for (const c10::Device gpu : gpus) {
+    at::Generator generator = at::globalContext().defaultGenerator(gpu);
+    const std::lock_guard lock(generator.mutex());
+    state.gpus_.push_back({generator, generator.current_seed(), generator.get_offset()});
+  }
+  return state;
+}
+
+void RandomState::restore() const {
+  {
+    at::CPUGeneratorImpl& generator = cpu_generator();
+    const std::lock_guard lock(generator.mutex_);
+    generator.set_engine(engine_);
+    generator.set_next_float_normal_sample(next_float_);
+    generator.set_next_double_normal_sample(next_double_);
+  }
+  for (const Gpu& gpu : gpus_) {
+    at::Generator generator = gpu.generator;
+    const std::lock_guard lock(generator.mutex());
+    generator.set_current_seed(gpu.seed);  // also sets the offset to 0
+    generator.set_offset(gpu.offset);
+  }
+}
+
 void StateSnapshot::take(const torch::nn::Module& module, c10::Device device) {
   const at::NoGradGuard no_grad;
-  cpu_.reset();  // nothing is taken if what follows throws
+  random_.reset();  // nothing is taken if what follows throws
   buffers_ = buffers_of(module);
   const std::vector<at::Tensor> values = values_of(buffers_);
   if (!std::equal(values.begin(), values.end(), copies_.begin(), copies_.end(), alike)) {
@@ -85,45 +118,18 @@ void StateSnapshot::take(const torch::nn::Module& module, c10::Device device) {
     for (const at::Tensor& value : values) copies_.push_back(at::empty_like(value));
   }
   copy_all(copies_, values);
-  gpus_.clear();
-  for (const c10::Device gpu : gpus_of(module, device)) take_random(gpu);
-  take_random(c10::Device(c10::kCPU));
-}
-
-void StateSnapshot::take_random(c10::Device device) {
-  // By value where a generator's own get_state() would allocate a tensor every time.
-  if (device.is_cpu()) {
-    at::CPUGeneratorImpl& generator = cpu_generator();
-    const std::lock_guard lock(generator.mutex_);
-    cpu_ = CpuRandom{generator.engine(), generator.next_float_normal_sample(), generator.next_double_normal_sample()};
-  } else {
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const std::lock_guard lock(generator.mutex());
-    gpus_.push_back({generator, generator.current_seed(), generator.get_offset()});
-  }
+  random_ = RandomState::now(gpus_of(module, device));
 }
 
 void StateSnapshot::restore() const {
-  if (!cpu_) throw StateError("StateSnapshot: nothing was taken; call take() before restore()");
+  if (!random_) throw StateError("StateSnapshot: nothing was taken; call take() before restore()");
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     // Given other values as a whole since: what it holds now has no place for the copy.
     if (!alike(buffers_[i], copies_[i])) at::Tensor(buffers_[i]).set_data(at::empty_like(copies_[i]));
   }
   copy_all(values_of(buffers_), copies_);
-  {
-    at::CPUGeneratorImpl& generator = cpu_generator();
-    const std::lock_guard lock(generator.mutex_);
-    generator.set_engine(cpu_->engine);
-    generator.set_next_float_normal_sample(cpu_->next_float);
-    generator.set_next_double_normal_sample(cpu_->next_double);
-  }
-  for (const GpuRandom& gpu : gpus_) {
-    at::Generator generator = gpu.generator;
-    const std::lock_guard lock(generator.mutex());
-    generator.set_current_seed(gpu.seed);  // also sets the offset to 0
-    generator.set_offset(gpu.offset);
-  }
+  random_->restore();
 }
 
 }  // namespace saturate::detail

@@ -17,6 +17,25 @@ class Module;
 
 namespace saturate::detail {
 
+/// The default random generators of the CPU and of some GPUs, by value: a generator's own get_state() allocates a
+/// tensor every time.
+class RandomState {
+ public:
+  /// @param gpus devices other than the CPU, each once.
+  static RandomState now(const std::vector<c10::Device>& gpus);
+  void restore() const;
+
+ private:
+  struct Gpu {
+    at::Generator generator;
+    uint64_t seed, offset;
+  };
+  at::mt19937 engine_;
+  std::optional<float> next_float_;
+  std::optional<double> next_double_;
+  std::vector<Gpu> gpus_;
+};
+
 /// The values of a module's buffers, and the default random generators of the CPU and of the GPUs that the module is
 /// on. Parameters, gradients and the modules' modes are not part of it, nor is a generator that a module owns.
 ///
@@ -31,21 +50,8 @@ class StateSnapshot {
   void restore() const;
 
  private:
-  struct CpuRandom {
-    at::mt19937 engine;
-    std::optional<float> next_float;
-    std::optional<double> next_double;
-  };
-  struct GpuRandom {
-    at::Generator generator;
-    uint64_t seed, offset;
-  };
-
-  void take_random(c10::Device device);
-
   std::vector<at::Tensor> buffers_, copies_;  // parallel
-  std::optional<CpuRandom> cpu_;
-  std::vector<GpuRandom> gpus_;
+  std::optional<RandomState> random_;
 };
 
 }  // namespace saturate::detail

@@ -79,6 +79,29 @@ TEST_CASE("clipping gives Python's gradients over 50 steps, float64 and float32 
   CHECK(distance("clip_per_group", st::ClipGradNormPerGroup{{2.0, 5.0}}) < 1e-6);
 }
 
+TEST_CASE("the 2-norm on the CPU is LibTorch's in float64, over sizes and layouts, the same bits each time") {
+  torch::manual_seed(1);
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    std::vector<at::Tensor> gradients;
+    for (const int64_t size : {1, 7, 8, 9, 8191, 8193, 100'003}) gradients.push_back(torch::randn({size}, dtype));
+    gradients.push_back(torch::randn({30, 70}, dtype).t());  // dense, not contiguous
+    std::vector<at::Tensor> gaps = gradients;
+    gaps.push_back(torch::randn({50, 60}, dtype).narrow(1, 10, 20));  // not dense: LibTorch's kernel
+    for (std::vector<at::Tensor>* list : {&gradients, &gaps}) {
+      double squares = 0;
+      for (const at::Tensor& gradient : *list) squares += gradient.to(at::kDouble).square().sum().item<double>();
+      const double norm = st::grad_norm(*list).item<double>();
+      CHECK(std::abs(norm - std::sqrt(squares)) < 1e-13 * norm);
+      CHECK(st::grad_norm(*list).item<double>() == norm);
+    }
+    for (const double bad : {static_cast<double>(NAN), infinity}) {
+      gradients[4][8000] = bad;
+      const double norm = st::grad_norm(gradients).item<double>();
+      CHECK((std::isnan(bad) ? std::isnan(norm) : norm == infinity));
+    }
+  }
+}
+
 TEST_CASE("norms do not overflow whatever the gradients' dtype, and mixed dtypes have one norm") {
   std::vector<at::Tensor> half{torch::full({4}, 40000.0, at::kHalf)};
   CHECK(st::ClipGradNorm{1.0}.clip(half).norm.item<double>() == 80000.0);
