@@ -106,9 +106,13 @@ class Chart {
     if (first > 0) svg_.line(from, top - 8, from, bottom, "mt-dash");
     svg_.rect(from, top, to - from, bottom - top, "mt-hover",
               name + ": " + text::seconds(end_of(last) - samples_[first].seconds) + ", at most " + text::bytes(peak));
-    if (to - from < 4 || from < label_from || from > 88) return;  // no room
-    svg_.text(from + 0.5, top - 12, "start", name, "mt-text");
-    label_from = from + 10;
+    const bool is_last = last + 1 == samples_.size();
+    if (is_last && from > 88 && label_from <= 88) {
+      svg_.text(100, top - 12, "end", name, "mt-text");
+    } else if (to - from >= 4 && from >= label_from && from <= 88) {
+      svg_.text(from + 0.5, top - 12, "start", name, "mt-text");
+      label_from = from + 10;
+    }
   }
 
   void draw_peak() {

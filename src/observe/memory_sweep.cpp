@@ -169,27 +169,22 @@ class Sweep {
         {seconds, static_cast<int64_t>(device), static_cast<int64_t>(phase), static_cast<int64_t>(mark), now_[device]});
   }
 
-  void add_to_phase(std::size_t phase, double seconds) {
-    if (current_ != nullptr) current_->seconds += seconds - since_;
+  void add_to_phase(std::size_t number, double seconds) {
+    const std::string& name = record_.phases[number];
+    auto phase = std::find_if(report_.phases.begin(), report_.phases.end(), [&](auto& p) { return p.name == name; });
+    if (phase == report_.phases.end()) phase = report_.phases.insert(phase, PhaseMemory{name, 0, 0, {}});
+    // What passes before the first allocation is not "before".
+    PhaseMemory& passed = current_ == 0 ? *phase : report_.phases[current_];
+    passed.seconds += seconds - since_;
     since_ = seconds;
-    const std::string& name = record_.phases[phase];
-    const auto found = std::find_if(report_.phases.begin(), report_.phases.end(),
-                                    [&](const PhaseMemory& memory) { return memory.name == name; });
-    if (found == report_.phases.end()) {
-      report_.phases.emplace_back().name = name;
-      current_ = &report_.phases.back();
-    } else {
-      current_ = &*found;
-    }
-    current_->peak_bytes = std::max(current_->peak_bytes, now_[0].total());
-    current_->at_end = now_[0];
+    current_ = static_cast<std::size_t>(phase - report_.phases.begin());
+    phase->peak_bytes = std::max(phase->peak_bytes, now_[0].total());
+    phase->at_end = now_[0];
   }
 
   void end() {
-    if (current_ != nullptr) {
-      current_->seconds += record_.seconds - since_;
-      current_->at_end = now_[0];
-    }
+    report_.phases[current_].seconds += record_.seconds - since_;
+    report_.phases[current_].at_end = now_[0];
     for (std::size_t device = 0; device < now_.size(); ++device) report_.devices[device].after = now_[device];
     std::vector<std::size_t> run;
     for (std::size_t mark = 0; mark < modules_.size(); ++mark) {
@@ -210,15 +205,12 @@ class Sweep {
   std::vector<std::vector<std::size_t>> wholes_;
   std::vector<Visit> visits_;
   std::size_t modules_run_ = 0;
-  PhaseMemory* current_ = nullptr;
+  std::size_t current_ = 0;  // index into the report's phases
   double since_ = 0;
 };
 
 }  // namespace
 
-void sweep(const MemoryRecord& record, MemoryReport& report) {
-  report.phases.reserve(record.phases.size());  // pointers into it are kept
-  Sweep(record, report).run();
-}
+void sweep(const MemoryRecord& record, MemoryReport& report) { Sweep(record, report).run(); }
 
 }  // namespace saturate::detail
