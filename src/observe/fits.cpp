@@ -133,9 +133,12 @@ FitsReport fits(torch::nn::Module& module, int64_t samples, c10::Device device,
   check(samples, options);
   const optim::StateBytes state = state_of(module, options.optimizer);
   FitsReport report{.samples = samples};
-  report.held_bytes = held_bytes(module, device, state.now);
   report.state_bytes = state.to_come;
-  report.limit_bytes = options.limit_bytes ? *options.limit_bytes : report.held_bytes + free_memory_bytes(device);
+  const auto look = [&] {
+    report.held_bytes = held_bytes(module, device, state.now);
+    report.limit_bytes = options.limit_bytes ? *options.limit_bytes : report.held_bytes + free_memory_bytes(device);
+  };
+  look();
   try {
     Untouched untouched(module, device);
     report.forecast = forecast_memory(
@@ -149,6 +152,7 @@ FitsReport fits(torch::nn::Module& module, int64_t samples, c10::Device device,
     report.peak_bytes = std::numeric_limits<int64_t>::max();
     return report;
   }
+  look();  // what libraries have allocated the first time, and keep (cuBLAS's workspace), is held from now on
   const auto usable = static_cast<int64_t>(static_cast<double>(report.limit_bytes) * (1 - options.reserve));
   const int64_t besides = report.held_bytes + report.state_bytes;
   report.step_bytes = report.forecast->peak_bytes(samples);
