@@ -3,6 +3,8 @@
 
 #include <torch/csrc/autograd/engine.h>
 
+#include <cstring>
+
 namespace saturate::torch_seam {
 namespace {
 
@@ -48,6 +50,12 @@ bool install_engine() {
     return true;
   }();
   return free_place && &Engine::get_default_engine() == &packing_engine();  // Python may have been loaded since
+}
+
+// LibTorch compares no counters, but each is nothing but a pointer to the shared one.
+bool same_counter(const c10::VariableVersion& a, const c10::VariableVersion& b) {
+  static_assert(sizeof(c10::VariableVersion) == sizeof(void*));
+  return std::memcmp(static_cast<const void*>(&a), static_cast<const void*>(&b), sizeof(void*)) == 0;
 }
 
 SavedTensorPacker* current_packer() { return packer; }

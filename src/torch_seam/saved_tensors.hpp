@@ -3,6 +3,7 @@
 // that, but takes the default ones from its engine: so a subclass of the engine gives them, thread by thread.
 #pragma once
 
+#include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <memory>
@@ -36,5 +37,8 @@ class PackScope {
  private:
   SavedTensorPacker* outer_;
 };
+
+/// Whether two tensors with these count their changes in place together, as a tensor and its views do.
+bool same_counter(const c10::VariableVersion& a, const c10::VariableVersion& b);
 
 }  // namespace saturate::torch_seam
