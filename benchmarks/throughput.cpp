@@ -118,8 +118,9 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"cnn", "gpt"}))
       ->capture_default_str();
   app.add_option("--policies", arguments.policies,
-                 "tf32,bf16,fp16,channels_last,keep_pages,torch_adamw,accumulate=K,prefetch=WORKERS,threads=N,"
-                 "clip=MAX_NORM,clip_value=V,adaptive_clip=FACTOR,skip_spikes,warmup_cosine=WARMUP:TOTAL,ema=DECAY")
+                 "tf32,bf16,fp16,channels_last,keep_pages,torch_adamw,accumulate=K,recompute=all,recompute=every-N,"
+                 "prefetch=WORKERS,threads=N,clip=MAX_NORM,clip_value=V,adaptive_clip=FACTOR,skip_spikes,warmup_cosine="
+                 "WARMUP:TOTAL,ema=DECAY")
       ->capture_default_str();
   app.add_option("--device", arguments.device, "cpu or cuda (default: cuda when there is a GPU)");
   app.add_option("--data", arguments.data, "folder of the idx files (cnn) or of text files (gpt)");

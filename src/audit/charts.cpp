@@ -270,13 +270,21 @@ std::string memory_chart(const std::vector<MemoryPoint>& curve) {
   if (!beats_plain(curve)) line.emplace_back(x(1), y(1));
   std::sort(line.begin(), line.end());
   svg.path(line, "curve accent");
-  double labelled = 1000;  // where the last label above its point stands, in percent
+  // The front rises to the left, so a label stands free at the upper right of its point; where the one before is close,
+  // at the lower left.
+  double before_x = 1000, before_y = 1000;
   for (const Trade& trade : all) {
     const double at = x(trade.memory), height = y(trade.time);
-    const bool above = labelled - at > 12;
-    if (above) labelled = at;
     svg.circle(at, height, 5.5, trade.css, trade.tip);
-    svg.text(at, above ? height - 11 : height + 20, at > 92 ? "end" : "middle", trade.label, "t strong");
+    if (at > 90) {
+      svg.text(at, height - 11, "end", trade.label, "t strong");
+    } else if (before_x - at < 14 && std::abs(before_y - height) < 22) {
+      svg.text(at - 0.8, height + 18, "end", trade.label, "t strong");
+    } else {
+      svg.text(at + 0.8, height - 8, "start", trade.label, "t strong");
+    }
+    before_x = at;
+    before_y = height;
   }
   return svg.str();
 }

@@ -22,6 +22,7 @@ constexpr int64_t kBatchRounds = 3;
 constexpr double kBatchCurveShare = 0.25;  // of the budget, at most
 constexpr int64_t kMemoryRounds = 3;
 constexpr double kMemoryCurveShare = 0.15;
+constexpr std::size_t kTimelineSamples = 400;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -146,6 +147,7 @@ class Session {
     describe();
     record_baseline();
     measure_loader();
+    measure_step_memory();
     measure_batch_curve();
     measure_memory_curve();
     for (std::size_t i = 0; i < tactics_.size(); ++i) try_alone(i);
@@ -216,6 +218,18 @@ class Session {
     } catch (...) {
       report_.loader_error = message_of(std::current_exception());
       say("loader alone: it threw: " + report_.loader_error);
+    }
+  }
+
+  void measure_step_memory() {
+    if (!workload_.step_memory) return;
+    try {
+      MemoryReport memory = workload_.step_memory();
+      memory.timeline = memory.timeline.thinned(kTimelineSamples);
+      report_.step_memory = std::move(memory);
+    } catch (...) {
+      report_.step_memory_error = message_of(std::current_exception());
+      say("memory of one step: it threw: " + report_.step_memory_error);
     }
   }
 

@@ -220,8 +220,62 @@ std::string memory_card(const AuditReport& report) {
   return html + "</tbody>\n</table>\n" + (advice.empty() ? "" : paragraph(advice, "note")) + "</div>\n";
 }
 
+// "60.1 MiB activations, 12 MiB parameters", the most first.
+std::string in_kinds(const MemoryByKind& memory) {
+  std::vector<MemoryKind> kinds;
+  for (std::size_t i = 0; i < memory_kinds; ++i) {
+    if (memory.bytes[i] > 0) kinds.push_back(static_cast<MemoryKind>(i));
+  }
+  std::stable_sort(kinds.begin(), kinds.end(), [&](MemoryKind a, MemoryKind b) { return memory[a] > memory[b]; });
+  std::vector<std::string> words;
+  for (const MemoryKind kind : kinds) words.push_back(text::bytes(memory[kind]) + " " + to_string(kind));
+  return words.empty() ? "nothing" : text::join(words);
+}
+
+// The parts that hold most of the activations: where recomputing frees most.
+std::string largest_parts(const MemoryReport& memory) {
+  std::vector<const ModuleMemory*> parts;
+  for (const ModuleMemory& part : memory.modules) {
+    if (!part.name.empty() && part.own_activations > 0) parts.push_back(&part);
+  }
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](auto* a, auto* b) { return a->own_activations > b->own_activations; });
+  std::vector<std::string> words;
+  for (const ModuleMemory* part : parts) {
+    if (words.size() == 3) break;
+    words.push_back(part->name + " (" + text::bytes(part->own_activations) + ")");
+  }
+  return words.empty() ? "" : " Of the parts, the most is kept by " + text::join(words) + ".";
+}
+
+std::string phase_row(const PhaseMemory& phase) {
+  return "<tr><td class=\"name\">" + escape(phase.name) + "</td><td class=\"num\" data-label=\"time\">" +
+         (phase.seconds > 0 ? escape(text::seconds(phase.seconds)) : "–") +
+         "</td><td class=\"num\" data-label=\"peak\">" + (phase.peak_bytes > 0 ? text::bytes(phase.peak_bytes) : "–") +
+         "</td><td>" + escape(in_kinds(phase.at_end)) + "</td></tr>\n";
+}
+
+std::string step_card(const AuditReport& report) {
+  const std::string begin = "<div class=\"card\"><h3>One step of the unchanged workload</h3>\n";
+  if (!report.step_memory || report.step_memory->devices.empty()) {
+    return report.step_memory_error.empty()
+               ? ""
+               : begin + paragraph("It could not be measured: " + report.step_memory_error, "note") + "</div>\n";
+  }
+  const MemoryReport& memory = *report.step_memory;
+  std::string html = begin +
+                     paragraph("All tensors on " + memory.memory().device + " along one step. At the peak: " +
+                                   in_kinds(memory.memory().at_peak) + "." + largest_parts(memory),
+                               "note") +
+                     "<p></p>\n" + memory.to_svg() +
+                     "<p></p>\n<table>\n<thead><tr><th>Phase</th><th class=\"num\">Time</th><th class=\"num\">Peak</th>"
+                     "<th>At its end</th></tr></thead>\n<tbody>\n";
+  for (const PhaseMemory& phase : memory.phases) html += phase_row(phase);
+  return html + "</tbody>\n</table>\n</div>\n";
+}
+
 std::string memory(const AuditReport& report) {
-  const std::string cards = memory_card(report);
+  const std::string cards = memory_card(report) + step_card(report);
   if (cards.empty()) return {};
   return heading("What limits memory") + "<div class=\"stack\">\n" + cards + "</div>\n";
 }

@@ -147,6 +147,8 @@ void fields(auto& visit, AuditReport& v) {
   visit("loader_ceiling", v.loader_ceiling);
   visit("loader_error", v.loader_error);
   visit("batch_curve", v.batch_curve);
+  visit.where_given("step_memory", v.step_memory);
+  visit.where_filled("step_memory_error", v.step_memory_error);
   visit.where_filled("memory_curve", v.memory_curve);
   visit.where_filled("memory_note", v.memory_note);
   visit("tactics", v.tactics);
@@ -179,6 +181,7 @@ struct Writer {
     return value;
   }
   static Json to(Outcome value) { return to_string(value); }
+  static Json to(MemoryReport& value) { return Json::parse(value.to_json()); }  // it has a format of its own
   template <class T>
   static Json to(std::optional<T>& value) {
     return value ? to(*value) : Json(nullptr);
@@ -263,6 +266,13 @@ struct Reader {
       }
     }
     wrong(at, "kept, rejected or not measured");
+  }
+  static void from(const Json& j, MemoryReport& value, const std::string& at) {
+    try {
+      value = MemoryReport::from_json(j.dump());
+    } catch (const DataError& e) {
+      throw DataError("'" + at + "': " + e.what());
+    }
   }
   template <class T>
   static void from(const Json& j, std::optional<T>& value, const std::string& at) {

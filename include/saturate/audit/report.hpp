@@ -12,6 +12,7 @@
 #include "saturate/audit/judge.hpp"
 #include "saturate/audit/machine.hpp"
 #include "saturate/audit/memory_curve.hpp"
+#include "saturate/observe/memory_report.hpp"
 #include "saturate/schedule/schedule_curve.hpp"
 
 namespace saturate::audit {
@@ -69,6 +70,8 @@ struct AuditReport {
   std::optional<LoaderCeiling> loader_ceiling;
   std::string loader_error;  ///< why there is no ceiling although it was asked for
   std::vector<BatchPoint> batch_curve;
+  std::optional<MemoryReport> step_memory;  ///< one step of the baseline; its timeline is thinned
+  std::string step_memory_error;            ///< why there is none although it was asked for
   std::vector<MemoryPoint> memory_curve;
   std::string memory_note;  ///< why there is no curve although it was asked for
   std::vector<TacticResult> tactics;

@@ -11,6 +11,10 @@
 #include <string_view>
 #include <vector>
 
+namespace saturate {
+struct MemoryReport;
+}
+
 namespace saturate::audit {
 
 /// What a Runner did in one call of run(). The audit reads no clock for it: the runner reports its own seconds.
@@ -89,6 +93,9 @@ struct Workload {
   /// Ways to need less memory at the price of time, for the curve of one against the other: made like tactics, never
   /// judged as such. Called once; none: the model marks no parts that could be recomputed.
   std::function<std::vector<Tactic>()> memory_tactics = {};
+  /// Where the memory of one step of the baseline goes (observe/memory_report.hpp). Called once, outside of everything
+  /// that is timed.
+  std::function<MemoryReport()> step_memory = {};
 };
 
 /// One thing to try.

@@ -13,6 +13,7 @@
 #include "saturate/data/loader_ceiling.hpp"
 #include "saturate/data/prefetch_loader.hpp"
 #include "saturate/observe/memory_meter.hpp"
+#include "saturate/observe/memory_report.hpp"
 #include "saturate/observe/timing.hpp"
 #include "saturate/optim/adamw.hpp"
 #include "saturate/schedule/lr_scaling.hpp"
@@ -117,6 +118,16 @@ class TrainerRunner final : public Runner {
     return counter.parts() / accumulate_;
   }
 
+  /// Takes two steps: the first one makes the optimizer's state.
+  MemoryReport step_memory() {
+    next_window();
+    take_step();
+    next_window();
+    MemoryReport report = measure_memory(trainer_, window_);
+    window_.clear();
+    return report;
+  }
+
   auto& trainer() { return trainer_; }
 
  private:
@@ -198,11 +209,12 @@ Workload make_workload(WorkloadOptions options, MakeModel make_model, Loss loss,
     const int64_t size = options.batch_size;
     workload.batch_sizes = {size / 4, size / 2, size, size * 2, size * 4};
   }
-  workload.memory_tactics = [=] {
-    const auto settings = detail::settings_of({}, options.batch_size);
-    const auto runner = detail::make_trainer_runner(options, make_model, loss, source, settings);
-    return detail::recompute_tactics(runner->marked_parts());
+  const auto make_baseline = [=] {
+    const PolicySettings settings = detail::settings_of({}, options.batch_size);
+    return detail::make_trainer_runner(options, make_model, loss, source, settings);
   };
+  workload.step_memory = [=] { return make_baseline()->step_memory(); };
+  workload.memory_tactics = [=] { return detail::recompute_tactics(make_baseline()->marked_parts()); };
   workload.loader_ceiling = [=] {
     data::PrefetchLoader<Source> loader(
         source, {.batch_size = options.batch_size, .shuffle = true, .seed = options.seed, .workers = 1});

@@ -351,6 +351,34 @@ TEST_CASE("the memory curve takes a limited share of the time, and says why wher
   }
 }
 
+TEST_CASE("one step's memory is recorded, thinned with its peak kept, and its failure ends nothing") {
+  fake::World world;
+  Workload workload = fake::workload(world);
+  workload.step_memory = [] {
+    MemoryReport memory;
+    memory.devices.push_back({.device = "cpu"});
+    memory.timeline = {
+        .devices = {"cpu"}, .phases = {"forward", "backward"}, .marks = {""}, .samples = {}, .seconds = 2};
+    for (int64_t i = 0; i < 20000; ++i) {
+      memory.timeline.samples.push_back({static_cast<double>(i) * 1e-4, 0, i / 10000, 0, {}});
+      memory.timeline.samples.back().memory[MemoryKind::activations] = i == 7777 ? 5000000 : i % 100;
+    }
+    return memory;
+  };
+  AuditReport report = Audit(workload, {}, fake::options(world)).run();
+  REQUIRE(report.step_memory);
+  CHECK(report.step_memory->timeline.samples.size() <= 420);
+  CHECK(report.step_memory->timeline.samples.size() >= 200);
+  CHECK(report.step_memory->timeline.peak_bytes() == 5000000);
+  CHECK(report.step_memory_error.empty());
+
+  workload.step_memory = []() -> MemoryReport { throw std::runtime_error("the profiler runs\nmore"); };
+  report = Audit(workload, {fake::tactic("a")}, fake::options(world)).run();
+  CHECK_FALSE(report.step_memory);
+  CHECK(report.step_memory_error == "the profiler runs");
+  CHECK(report.tactics[0].verdict.rounds > 0);
+}
+
 TEST_CASE("the memory front leaves out what is beaten in both, by a point or by the plain step") {
   const auto point = [](double memory, double speed) {
     AbRound round;

@@ -153,6 +153,16 @@ TEST_CASE("the audit of a workload draws its memory curve; a model without marks
   }
 }
 
+TEST_CASE("the memory of a workload's step is told by phase and by part") {
+  const auto workload = deep_workload(true);
+  const auto memory = workload.step_memory();
+  for (const char* phase : {"forward", "backward", "update"}) CHECK(memory.phase(phase) != nullptr);
+  CHECK(memory.memory().at_peak[st::MemoryKind::activations] > 1 << 19);
+  CHECK(memory.memory().before[st::MemoryKind::parameters] == 8 * 2 * (16 * 16 + 16) * 4);
+  CHECK(memory.memory().before[st::MemoryKind::optimizer_state] >= 2 * 8 * 2 * (16 * 16 + 16) * 4);
+  CHECK(memory.module("blocks.3") != nullptr);
+}
+
 TEST_CASE("parts are counted once each, without those inside others and without the root; few parts give few ways") {
   using st::audit::detail::recompute_tactics;
   CHECK(recompute_tactics(0).empty());
