@@ -18,7 +18,8 @@ void raise(int64_t& peak, int64_t value) { peak = std::max(peak, value); }
 
 class Reader {
  public:
-  explicit Reader(const WindowRecord& record) : record_(record), visits_(record.visits.size()), done_(visits_.size()) {
+  explicit Reader(const WindowRecord& record)
+      : record_(record), visits_(record.visits.size()), done_(visits_.size()), moments_(visits_.size()) {
     for (std::size_t i = 0; i < visits_.size(); ++i) {
       const Visit& seen = record.visits[i];
       visits_[i].part = seen.part;
@@ -31,34 +32,34 @@ class Reader {
   }
 
   std::vector<PassModel> read() {
-    std::vector<int64_t> enter(visits_.size()), replay(visits_.size());
     for (const MemoryEvent& event : record_.events) {
       if (stretch_) raise(visits_[stretch_->visit].*stretch_->peak, event.peak);
-      VisitModel& visit = visits_[event.visit];
+      Moments& moments = moments_[event.visit];
       switch (event.kind) {
         case MemoryEvent::Kind::enter:
           if (std::exchange(backward_, false)) begin_pass(event);
-          enter[event.visit] = event.level;
+          moments.enter = event.level;
           entered_ = event.visit + 1;
           stretch_ = {event.visit, &VisitModel::forward};
           break;
-        case MemoryEvent::Kind::saved: break;
+        case MemoryEvent::Kind::saved: moments.saved = event.level; break;
         case MemoryEvent::Kind::leave:
-          visit.tail = event.peak;
+          moments.tail = event.peak - moments.saved;
           stretch_ = {event.visit, &VisitModel::after};
           break;
         case MemoryEvent::Kind::replay:
           backward_ = true;
-          replay[event.visit] = event.level;
+          moments.replay = event.level;
           done_[event.visit] = true;
           stretch_ = in_backward(event.visit, &VisitModel::replay);
           break;
-        case MemoryEvent::Kind::replayed:
-          raise(visit.opening, enter[event.visit] + event.peak - replay[event.visit]);
-          stretch_ = in_backward(event.visit, &VisitModel::backward);
-          break;
+        case MemoryEvent::Kind::replay_saved: note_kept_forward(event); break;
+        case MemoryEvent::Kind::replayed: stretch_ = in_backward(event.visit, &VisitModel::backward); break;
         case MemoryEvent::Kind::end: break;
       }
+    }
+    for (VisitModel& visit : visits_) {
+      if (visit.kept_forward == 0) visit.kept_forward = visit.forward + visit.bytes;  // it never ran again
     }
     return split();
   }
@@ -68,6 +69,20 @@ class Reader {
     std::size_t visit;
     int64_t VisitModel::*peak;
   };
+
+  /// Of a visit, the levels when its forward began, when it had saved its last tensor and when its second forward
+  /// began; and how far memory rose above the second of these until forward ended.
+  struct Moments {
+    int64_t enter = 0, saved = 0, replay = 0, tail = 0;
+  };
+
+  // The second forward keeps what it saves: up to its last tensor it shows what a forward that keeps takes. What comes
+  // then was seen in the first forward.
+  void note_kept_forward(const MemoryEvent& event) {
+    const Moments& moments = moments_[event.visit];
+    const int64_t highest = std::max(event.peak, event.level + moments.tail);
+    raise(visits_[event.visit].kept_forward, moments.enter + highest - moments.replay);
+  }
 
   void begin_pass(const MemoryEvent& event) {
     begins_.push_back(event.visit);
@@ -96,6 +111,7 @@ class Reader {
   const WindowRecord& record_;
   std::vector<VisitModel> visits_;
   std::vector<bool> done_;
+  std::vector<Moments> moments_;
   std::vector<std::size_t> begins_;
   std::vector<int64_t> before_;
   std::optional<Stretch> stretch_;
@@ -113,8 +129,8 @@ void merge(PassModel& into, const PassModel& other) {
   for (std::size_t i = 0; i < into.visits.size(); ++i) {
     VisitModel& visit = into.visits[i];
     const VisitModel& seen = other.visits[i];
-    for (const auto field : {&VisitModel::forward, &VisitModel::opening, &VisitModel::tail, &VisitModel::after,
-                             &VisitModel::replay, &VisitModel::backward, &VisitModel::bytes}) {
+    for (const auto field : {&VisitModel::forward, &VisitModel::kept_forward, &VisitModel::after, &VisitModel::replay,
+                             &VisitModel::backward, &VisitModel::bytes}) {
       raise(visit.*field, seen.*field);
     }
     visit.least_bytes = std::min(visit.least_bytes, seen.least_bytes);
@@ -128,7 +144,7 @@ int64_t peak_of(const PassModel& pass, const Kept& kept) {
   int64_t peak = pass.before, held = 0;
   for (const VisitModel& visit : pass.visits) {
     const bool keeps = is_kept(kept, visit.part);
-    raise(peak, held + (keeps ? visit.kept_forward() : std::max(visit.forward, visit.replay)));
+    raise(peak, held + (keeps ? visit.kept_forward : std::max(visit.forward, visit.replay)));
     raise(peak, held + visit.backward);
     if (keeps) held += visit.bytes;
     raise(peak, held + visit.after);
@@ -186,9 +202,9 @@ class Solver {
     const bool again = count(0, v, visit.part) > 0;
     const bool alone = !again && count(v + 1, pass_.visits.size(), visit.part) == 0;
     int64_t left = std::max({visit.forward, visit.replay, visit.backward, visit.after});
-    if (again) left = std::max({left, visit.opening, visit.tail});
+    if (again) left = std::max(left, visit.kept_forward - visit.bytes);
     const int64_t bytes = alone ? visit.bytes : bytes_in_pass(visit.part);
-    const int64_t kept = std::max({visit.kept_forward(), visit.backward, visit.after + bytes});
+    const int64_t kept = std::max({visit.kept_forward, visit.backward, visit.after + bytes});
     std::vector<State> next;
     const std::vector<State>& states = layers_.back();
     for (std::size_t i = 0; i < states.size(); ++i) {
@@ -246,16 +262,13 @@ bool contains(const Kept& outer, const Kept& inner) {
   return true;
 }
 
-// What ran again until its last tensor was saved shows the memory of a forward that keeps; what comes after that tensor
-// was seen in the first forward, without what is kept. A block that backward never asked for shows neither.
-int64_t VisitModel::kept_forward() const { return replayed ? std::max(opening, tail + bytes) : forward + bytes; }
-
 std::vector<PassModel> passes_of(const WindowRecord& all_recomputed) { return Reader(all_recomputed).read(); }
 
 void BudgetModel::add(const WindowRecord& record) {
   for (const Visit& visit : record.visits) {
     if (visit.part >= parts_.size()) parts_.resize(visit.part + 1);
     raise(parts_[visit.part].input_bytes, visit.input_bytes);
+    parts_[visit.part].runs = true;
   }
   take_times(record);
   for (PassModel& pass : passes_of(record)) {
@@ -279,12 +292,15 @@ void BudgetModel::take_times(const WindowRecord& record) {
   }
 }
 
-void BudgetModel::forget_memory() { passes_.clear(); }
+void BudgetModel::forget_memory() {
+  passes_.clear();
+  for (Part& part : parts_) part.runs = false;
+}
 
 void BudgetModel::set(std::vector<PassModel> passes, std::vector<double> seconds) {
   passes_ = std::move(passes);
   parts_.clear();
-  for (const double one : seconds) parts_.push_back({one, 0});
+  for (const double one : seconds) parts_.push_back({one});
 }
 
 int64_t BudgetModel::bytes(std::size_t part) const {

@@ -19,17 +19,14 @@ bool contains(const Kept& outer, const Kept& inner);
 /// the bytes of the parts that are kept and ran before it: forward has made them, and backward has not come to them.
 struct VisitModel {
   std::size_t part = 0;
-  int64_t forward = 0;   ///< its forward
-  int64_t opening = 0;   ///< its forward when it is kept, until it has saved its last tensor
-  int64_t tail = 0;      ///< from there to its end, without its own bytes
+  int64_t forward = 0;       ///< its forward
+  int64_t kept_forward = 0;  ///< its forward when it is kept
   int64_t after = 0;     ///< from its end to the next part's, or to the first second forward: its own bytes are there
   int64_t replay = 0;    ///< its second forward
   int64_t backward = 0;  ///< from there to the next second forward
   int64_t bytes = 0;     ///< what it holds more when it is kept
   int64_t least_bytes = 0;  ///< certainly
   bool replayed = false;    ///< backward has asked for it
-
-  int64_t kept_forward() const;
 };
 
 /// One forward with its backward.
@@ -48,6 +45,8 @@ class BudgetModel {
   /// For tests. @param seconds by part.
   void set(std::vector<PassModel> passes, std::vector<double> seconds);
 
+  /// Whether it was seen to run.
+  bool runs(std::size_t part) const { return part < parts_.size() && parts_[part].runs; }
   std::size_t parts() const { return parts_.size(); }
   double seconds(std::size_t part) const { return parts_[part].seconds; }
   /// What it holds when it is recomputed, and what it holds more when not, in one pass.
@@ -76,6 +75,7 @@ class BudgetModel {
   struct Part {
     double seconds = 0;  // 0: not known
     int64_t input_bytes = 0;
+    bool runs = true;
   };
   void take_times(const WindowRecord& record);
   const PassModel& widest() const;

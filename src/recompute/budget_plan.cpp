@@ -57,6 +57,7 @@ std::size_t BudgetPlan::number_of(const std::vector<std::string>& names, const t
 bool BudgetPlan::enter(int64_t, const std::vector<std::string>& names, const torch::nn::Module& module) {
   const std::size_t part = number_of(names, module);
   const bool recomputes = !planner_.keeps(part);
+  if (window_ && at::GradMode::is_enabled() && !planner_.knows(part)) window_->new_part = true;
   if (window_ && window_->recorder != nullptr && at::GradMode::is_enabled()) {
     window_->visit = window_->recorder->enter(part);
     if (recomputes) listen_to_next_frame(window_->recorder->listener(*window_->visit));
@@ -139,7 +140,9 @@ void BudgetPlan::after_backward() {
   window_->done = true;
   window_->begun = false;  // another forward would begin anew
   if (window_->recorder == nullptr) {
-    return planner_.watch(window_->gauge->peak() - window_->base);
+    planner_.watch(window_->gauge->peak() - window_->base);
+    if (planner_.settled() && window_->new_part) planner_.meet_new_part();
+    return;
   }
   const WindowRecord record = std::exchange(window_->recorder, nullptr)->finish();
   if (window_->failed) return;  // and was begun again: not the memory of a window

@@ -57,7 +57,7 @@ class BudgetPlan final : public RecomputePlan {
     int64_t base = 0;                  // level when its first forward began
     std::shared_ptr<WindowRecorder> recorder;
     std::optional<std::size_t> visit;  // the part that we are in
-    bool begun = false, done = false, failed = false;
+    bool begun = false, done = false, failed = false, new_part = false;
     int exceptions;
   };
   std::optional<Window> window_;

@@ -17,6 +17,10 @@ constexpr int64_t most_patience = 64;
 constexpr int64_t low_windows = 10;
 constexpr double low_share = 0.75;
 
+void warn_once(bool& warned, const std::string& what) {
+  if (!std::exchange(warned, true)) log::warn("Recompute::budget: " + what);
+}
+
 }  // namespace
 
 int64_t least_peak_with(const WindowRecord& record, std::size_t part) {
@@ -47,13 +51,9 @@ void BudgetPlanner::measured(const WindowRecord& record) {
     return;
   }
   // The first window warms up: it says whether the rest can fit, and its memory may hold what is made only once.
-  if (std::exchange(first_window_, false)) {
-    model_.add(record);
-    model_.forget_memory();
-  } else {
-    model_.add(record);
-    best_record_ = record;
-  }
+  if (measured_windows_++ == 1) model_.forget_memory();
+  model_.add(record);
+  best_record_ = record;
   if (--to_measure_ == 0) start_trying();
 }
 
@@ -63,12 +63,12 @@ bool BudgetPlanner::fits_everything_recomputed(int64_t peak) {
                             " bytes) with every marked part recomputed, as Recompute::all() does, more than the "
                             "budget of " +
                             bytes_text(budget_) + " (" + std::to_string(budget_) + " bytes)";
-  if (first_window_) {
+  if (measured_windows_ == 0) {
     throw ConfigError("Recompute::budget: forward and backward of a window need " + needs +
                       ": take a smaller micro-batch, mark more of the model's parts or smaller ones (saturate::call), "
                       "or give at least as much");
   }
-  warn_once(("windows have grown: they need " + needs + "; everything stays recomputed").c_str());
+  warn_once(warned_over_, "windows have grown: they need " + needs + "; everything stays recomputed");
   phase_ = Phase::settled;
   measured_peak_ = peak;
   return false;
@@ -167,33 +167,32 @@ void BudgetPlanner::watch(int64_t peak) {
   const bool keeps_some = std::find(kept_.begin(), kept_.end(), true) != kept_.end();
   const bool keeps_all = !kept_.empty() && std::find(kept_.begin(), kept_.end(), false) == kept_.end();
   if (peak > budget_ && keeps_some) {
-    warn_once(("a window held " + bytes_text(peak) + ", more than the budget of " + bytes_text(budget_) +
-               "; windows have grown, and the plan is made anew")
-                  .c_str());
+    warn_once(warned_anew_, "a window held " + bytes_text(peak) + ", more than the budget of " + bytes_text(budget_) +
+                                "; windows have grown, and the plan is made anew");
     patience_ = std::min(2 * patience_, most_patience);
-    return start_again(patience_);
+    return start_again(patience_, BudgetModel());
   }
   const bool low = !keeps_all && static_cast<double>(peak) < low_share * static_cast<double>(measured_peak_);
   low_windows_ = low ? low_windows_ + 1 : 0;
   if (low_windows_ == low_windows) {
-    warn_once("windows have become much smaller, and the plan is made anew");
-    return start_again(1);
+    warn_once(warned_anew_, "windows have become much smaller, and the plan is made anew");
+    return start_again(1, BudgetModel());
   }
   if (!low) measured_peak_ = std::max(measured_peak_, peak);
 }
 
-void BudgetPlanner::start_again(int64_t windows) {
-  model_ = BudgetModel();
+void BudgetPlanner::meet_new_part() {
+  if (can_plan_) start_again(1, std::move(model_));
+}
+
+void BudgetPlanner::start_again(int64_t windows, BudgetModel model) {
+  model_ = std::move(model);
   kept_.clear();
   over_.clear();
   reserve_ = 0;
   to_measure_ = windows;
   low_windows_ = 0;
   phase_ = Phase::measuring;
-}
-
-void BudgetPlanner::warn_once(const char* what) {
-  if (!std::exchange(warned_, true)) log::warn(std::string("Recompute::budget: ") + what);
 }
 
 }  // namespace saturate::detail

@@ -29,6 +29,9 @@ class BudgetPlanner {
   bool add(const WindowRecord& record);
   /// A window of the settled plan is over.
   void watch(int64_t peak);
+  /// A window of the settled plan ran a part that no measured one did: it takes part from now on.
+  void meet_new_part();
+  bool knows(std::size_t part) const { return model_.runs(part); }
   /// Holds what is, without a plan: parts cannot tell what they would keep.
   void hold_everything_recomputed() { can_plan_ = false; }
 
@@ -52,8 +55,7 @@ class BudgetPlanner {
   std::optional<Kept> one_more() const;
   bool is_known_over(const Kept& kept) const;
   void settle();
-  void start_again(int64_t windows);
-  void warn_once(const char* what);
+  void start_again(int64_t windows, BudgetModel model);
 
   int64_t budget_;
   bool can_plan_ = true;
@@ -61,7 +63,7 @@ class BudgetPlanner {
   Kept kept_;
   BudgetModel model_;
   // measuring
-  bool first_window_ = true;
+  int64_t measured_windows_ = 0;  // of the whole training
   int64_t to_measure_ = 2;
   // trying
   Trial trial_ = Trial::solved;
@@ -74,7 +76,7 @@ class BudgetPlanner {
   int64_t measured_peak_ = 0;
   int64_t low_windows_ = 0;
   int64_t patience_ = 1;  // windows to measure after a settled plan was over the budget; doubles each time
-  bool warned_ = false;
+  bool warned_anew_ = false, warned_over_ = false;
 };
 
 /// A peak that a window with one more part kept certainly has, from one that recomputed it: from the part's end to its

@@ -234,7 +234,7 @@ class Frame::ReplayHooks final : public torch::autograd::SavedVariableHooks {
 
 class Frame::Replay final : public torch_seam::SavedTensorPacker {
  public:
-  explicit Replay(Frame& frame) : slots_(frame.slots_), made_(frame.slots_.size()) {
+  explicit Replay(Frame& frame) : slots_(frame.slots_), listener_(frame.listener_.get()), made_(frame.slots_.size()) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       if (missing(slots_[i])) last_wanted_ = i;
     }
@@ -248,7 +248,9 @@ class Frame::Replay final : public torch_seam::SavedTensorPacker {
       require_alike(number, kept.values());
       if (missing(slots_[number])) made_[number] = kept;
     }
-    if (packed_ > last_wanted_) throw Enough();
+    if (packed_ <= last_wanted_) return;
+    if (listener_ != nullptr) listener_->replay_saved();
+    throw Enough();
   }
 
   /// Hands over what was made. @throws StateError the second forward saved fewer tensors.
@@ -279,6 +281,7 @@ class Frame::Replay final : public torch_seam::SavedTensorPacker {
   }
 
   std::vector<Slot>& slots_;
+  FrameListener* listener_;
   std::vector<KeptTensor> made_;
   std::size_t last_wanted_ = 0;
   std::size_t packed_ = 0;

@@ -29,6 +29,8 @@ class FrameListener {
   /// @param unsaved_input_bytes of those that a plain run would not have kept.
   virtual void forward_done(std::vector<DroppedStorage> dropped, int64_t input_bytes, int64_t unsaved_input_bytes) = 0;
   virtual void replay_begins() = 0;
+  /// The second forward has saved all that is needed, and ends here.
+  virtual void replay_saved() = 0;
   virtual void replay_done() = 0;
 };
 

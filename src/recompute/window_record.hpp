@@ -11,10 +11,11 @@ namespace saturate::detail {
 /// A moment at which memory was looked at.
 struct MemoryEvent {
   enum class Kind {
-    enter,   ///< a part's forward begins
-    saved,   ///< it has saved a tensor that is dropped; later ones replace earlier ones
-    leave,   ///< it ends
-    replay,  ///< its second forward begins
+    enter,         ///< a part's forward begins
+    saved,         ///< it has saved a tensor that is dropped; later ones replace earlier ones
+    leave,         ///< it ends
+    replay,        ///< its second forward begins
+    replay_saved,  ///< and has saved all that is needed
     replayed,
     end  ///< backward of the window is over
   };

@@ -23,6 +23,7 @@ class WindowRecorder::Listener final : public FrameListener {
     recorder_->forward_done(visit_, {visit_, std::move(dropped), unsaved_input_bytes}, input_bytes);
   }
   void replay_begins() override { recorder_->note(MemoryEvent::Kind::replay, visit_); }
+  void replay_saved() override { recorder_->note(MemoryEvent::Kind::replay_saved, visit_); }
   void replay_done() override { recorder_->note(MemoryEvent::Kind::replayed, visit_); }
 
  private:
