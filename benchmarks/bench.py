@@ -208,7 +208,9 @@ GROUPS = {
             [Row("budget: measured peak / budget, worst of 5", "count", ("budget_peaks",), ("budget_peaks",), 1),
              Row("budget: single parts that could be kept, of 5", "count", ("budget_spare",), ("budget_spare",), 0),
              *(Row(f"budget at {share:.0%}: step time / best every(n)", "cost", (f"budget{i}",), (f"every{i}/*",), 1.03)
-               for i, share in enumerate(BUDGETS))], rounds=9),
+               for i, share in enumerate(BUDGETS))], rounds=13),
+        Comparison([Process("{build}/benchmarks/bench_fits", 11, KEPT_PAGES)],
+                   [Row("fits: worst error, 5 batch sizes, 2 models", "count", ("fits",), ("fits",), 0.05)], rounds=1),
         recompute(
             "allocations", 3,
             [Row("allocations of a step: Trainer / by hand", "equal", ("trainer",), ("hand",), 0),
@@ -484,7 +486,7 @@ def main():
             try:
                 measured, held, *pair = judge(row, samples)
                 verdict = {True: "held", False: "short", None: ""}[held]
-                details = [f"{rate_text(side, samples, row.kind)}  {info_of(side, infos)}" for side in pair]
+                details = [f"{rate_text(side, samples, row.kind)}  {info_of(side, infos)}" for side in dict.fromkeys(pair)]
             except NotRun as reason:
                 measured, verdict, details = "-", "not run", [str(reason), *problems]
             all_held = all_held and (verdict == "held" or row.bar is None)

@@ -97,7 +97,7 @@ void step() {
   bench::serve_rounds([&](int64_t n) {
     for (std::size_t i = 0; i < sides.size(); ++i) {
       Side& side = sides[(i + n) % sides.size()];
-      bench::print_sample(side.name, bench::seconds_of(side.run), batch.first.size(0), count(side.peak));
+      bench::print_sample(side.name, bench::seconds_of(side.run), 1, count(side.peak));
     }
   });
 }
@@ -148,8 +148,8 @@ class Budgets {
     int64_t spare = 0;
     for (std::size_t i = 0; i < plans_.size(); ++i) {
       const Plan& plan = plans_[i];
-      bench::print_sample("budget" + std::to_string(i), plan.side.seconds, 2);
-      for (std::size_t k = 0; k < rivals_.size(); ++k) bench::print_sample(rival_name(i, k), rivals_[k].seconds, 2);
+      bench::print_sample("budget" + std::to_string(i), plan.side.seconds, 1);
+      for (std::size_t k = 0; k < rivals_.size(); ++k) bench::print_sample(rival_name(i, k), rivals_[k].seconds, 1);
       worst = std::max(worst, static_cast<double>(plan.side.peak) / static_cast<double>(plan.budget));
       spare += plan.spare;
       setting_up += plan.settling;

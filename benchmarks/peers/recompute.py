@@ -132,7 +132,7 @@ def main():
             side = sides[(i + n) % len(sides)]
             start = time.perf_counter()
             step(RUNS[side])
-            rounds.print_sample(side, time.perf_counter() - start, BATCH, count=peaks[side])
+            rounds.print_sample(side, time.perf_counter() - start, 1, count=peaks[side])
 
     rounds.serve_rounds(take_round)
 
