@@ -85,6 +85,7 @@
 #include "saturate/precision/precision.hpp"
 #include "saturate/precision/tf32_scope.hpp"
 #include "saturate/recompute/compress_saved.hpp"
+#include "saturate/recompute/memory_plan.hpp"
 #include "saturate/recompute/offload.hpp"
 #include "saturate/recompute/policy.hpp"
 #include "saturate/recompute/recompute.hpp"

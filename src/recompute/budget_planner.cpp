@@ -176,7 +176,7 @@ void BudgetPlanner::watch(int64_t peak) {
   low_windows_ = low ? low_windows_ + 1 : 0;
   if (low_windows_ == low_windows) {
     warn_once(warned_anew_, "windows have become much smaller, and the plan is made anew");
-    return start_again(1, BudgetModel());
+    return start_again(2, BudgetModel());
   }
   if (!low) measured_peak_ = std::max(measured_peak_, peak);
 }

@@ -64,7 +64,7 @@ class BudgetPlanner {
   BudgetModel model_;
   // measuring
   int64_t measured_windows_ = 0;  // of the whole training
-  int64_t to_measure_ = 2;
+  int64_t to_measure_ = 3;
   // trying
   Trial trial_ = Trial::solved;
   std::size_t trials_left_ = 0;

@@ -257,7 +257,7 @@ void check_five_budgets(Case made, int micro_batches = 1, bool ties = false) {
     std::ostringstream table;
     policy.plan().print(table);
     INFO("share " << share << '\n' << table.str());
-    CHECK(settling.windows <= 5);
+    CHECK(settling.windows <= 6);
     CHECK(settling.over_budget <= 1);  // a trial
     check_plan(made.net, made.x, policy.plan(), micro_batches, ties);
     CHECK(policy.plan().predicted_peak <= policy.plan().measured_peak * 1.1);
@@ -270,7 +270,7 @@ void check_five_budgets(Case made, int micro_batches = 1, bool ties = false) {
 
 TEST_CASE("Recompute::budget: five budgets, a transformer") { check_five_budgets(transformer()); }
 TEST_CASE("Recompute::budget: five budgets, parts of very different sizes") { check_five_budgets(uneven()); }
-TEST_CASE("Recompute::budget: five budgets, several forwards a window") { check_five_budgets(uneven(), 3); }
+TEST_CASE("Recompute::budget: five budgets, several forwards a window") { check_five_budgets(uneven(), 2); }
 TEST_CASE("Recompute::budget: five budgets, a part that runs three times") { check_five_budgets(tied(), 1, true); }
 
 // The dynamic program ------------------------------------------------------------------------------------------------
@@ -391,6 +391,19 @@ TEST_CASE("Recompute::budget: many parts of many sizes are thinned out, and stil
   CHECK(model.saved(kept) > 0.99 * bound);
 }
 
+TEST_CASE("MemoryPlan: the table") {
+  st::MemoryPlan plan{{{"stem", 1.25, 2048, 4096, true}, {"encoder.0", 20, 100, 5 << 20, false}}, 6 << 20, 5 << 20};
+  plan.recomputed_share = 0.0588;
+  std::ostringstream out;
+  plan.print(out);
+  CHECK(out.str() ==
+        "memory plan (not settled yet): budget 6.0 MiB, predicted 5.0 MiB, measured nothing yet; 6 % of forward is "
+        "recomputed\n"
+        "part       forward ms  recomputed        kept  plan\n"
+        "stem            1.250     2.0 KiB     4.0 KiB  recompute\n"
+        "encoder.0      20.000       100 B     5.0 MiB  keep\n");
+}
+
 // The planner, with windows that are made up --------------------------------------------------------------------------
 
 namespace {
@@ -456,7 +469,7 @@ TEST_CASE("Recompute::budget: parts that tell too little or too much are found o
       while (!planner.add(made.window(kept()))) REQUIRE(++windows < 40);
       CAPTURE(told, instance, budget, windows);
       CHECK(made.window(kept()).peak <= budget);
-      if (told == 1.0) CHECK(windows <= 4);
+      if (told == 1.0) CHECK(windows <= 5);
       for (std::size_t part = 0; part < 9; ++part) {
         if (!planner.keeps(part)) CHECK(made.window(kept(part)).peak > budget);
       }
@@ -520,10 +533,10 @@ Trained train(Policy recompute, int windows) {
 }  // namespace
 
 TEST_CASE("Recompute::budget: law 3 holds while the plan changes, with dropout and BatchNorm") {
-  const Trained plain = train(st::NoRecompute{}, 7);
-  const Trained free = train(st::Recompute::budget(int64_t{1} << 30, test_clock), 7);
+  const Trained plain = train(st::NoRecompute{}, 8);
+  const Trained free = train(st::Recompute::budget(int64_t{1} << 30, test_clock), 8);
   REQUIRE(free.curve.size() > 2);
-  const Trained planned = train(st::Recompute::budget(free.curve[1].peak_bytes, test_clock), 7);
+  const Trained planned = train(st::Recompute::budget(free.curve[1].peak_bytes, test_clock), 8);
   CHECK(support::same_bits(plain.values, free.values));
   CHECK(support::same_bits(plain.values, planned.values));
   CHECK(planned.settled);
@@ -661,7 +674,7 @@ TEST_CASE("Recompute::budget: an exception in forward is no window") {
   CHECK(policy.plan().rows.empty());
   CHECK(log.lines.empty());
   CHECK(st::detail::take_next_listener() == nullptr);
-  CHECK(settle(policy, made.net, made.x).windows == 3);
+  CHECK(settle(policy, made.net, made.x).windows == 4);
 }
 
 TEST_CASE("Recompute::budget: while LibTorch's profiler runs, nothing is measured") {
