@@ -10,6 +10,7 @@
 #pragma once
 
 #include "saturate/marks.hpp"
+#include "saturate/observe/fits.hpp"
 #include "saturate/optim/torch_optimizer.hpp"
 #include "saturate/trainer/events.hpp"
 #include "saturate/trainer/loop.hpp"
@@ -84,6 +85,16 @@ class Trainer {
   template <class Loader>
   Metrics evaluate(Loader&& loader) {
     return detail::evaluate(step_, module(), loader);
+  }
+
+  /// Whether a step with `batch` as its micro-batch would fit in memory, forecast from small parts of it under the
+  /// Trainer's policies; nothing is changed. See observe/fits.hpp.
+  template <BatchLike Batch>
+  FitsReport fits(const Batch& batch, FitsOptions options = {}) {
+    if (options.optimizer == nullptr) options.optimizer = step_.optimizer.get();
+    const int64_t samples = step_.prepare(batch).samples;
+    return saturate::fits(
+        module(), samples, step_.device, [&](int64_t n) { step_.probe(batch, n); }, options);
   }
 
   /// Where training stands; with a GPU this waits for the exact step number.

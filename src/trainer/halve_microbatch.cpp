@@ -13,8 +13,8 @@ namespace saturate::detail {
 at::Tensor rows_of(const at::Tensor& tensor, int64_t samples, int64_t begin, int64_t end) {
   if (!tensor.defined() || tensor.dim() == 0) return tensor;
   if (tensor.size(0) != samples) {
-    throw StateError(c10::str("on_oom = halve_microbatch: a batch of ", samples, " samples holds a tensor of shape ",
-                              tensor.sizes(), "; to be split, each tensor has the samples along dimension 0"));
+    throw StateError(c10::str("a batch cannot be split: it has ", samples, " samples and a tensor of shape ",
+                              tensor.sizes(), "; each tensor has the samples along dimension 0"));
   }
   return tensor.narrow(0, begin, end - begin);
 }

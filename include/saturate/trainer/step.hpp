@@ -95,6 +95,25 @@ class Step {
     return std::pair(std::move(output), std::move(value));
   }
 
+  /// Forward and backward of a batch's first `samples`, without other ranks. Leaves gradients behind.
+  template <class Batch>
+  void probe(const Batch& batch, int64_t samples) {
+    const auto precision = window_scope(policies.precision());
+    auto micro = prepare(batch);
+    const auto first = [&](at::Tensor& tensor) { tensor = rows_of(tensor, micro.samples, 0, samples); };
+    visit_tensors(micro.inputs, first);
+    visit_tensors(micro.target, first);
+    StepResult unused;
+    unused.count = count_of(micro);
+    const auto alone = policies.distributed().micro_step(false);
+    auto value = forward(micro).second;
+    if constexpr (is_sum_count<decltype(value)>) {
+      backward_one(value.sum, Count(1.0), unused);
+    } else {
+      backward_one(value, unused.count, unused);
+    }
+  }
+
   template <class Batch>
   auto prepare(const Batch& batch) {
     auto inputs =
@@ -150,8 +169,9 @@ class Step {
       result = before;
       backward(these, result);
     };
-    halving_.run(micro_batches, *model.operator->(), device, attempt, [&] { optimizer->zero_grad(); },
-                 [&](bool here) { return any_out_of_memory(policies.distributed(), here); });
+    halving_.run(
+        micro_batches, *model.operator->(), device, attempt, [&] { optimizer->zero_grad(); },
+        [&](bool here) { return any_out_of_memory(policies.distributed(), here); });
   }
 
   template <class MicroBatches>
@@ -159,7 +179,7 @@ class Step {
     Count counted;  // by the forward pass, where the loss works that way
     for (std::size_t i = 0; i < micro_batches.size(); ++i) {
       const auto sync = policies.distributed().micro_step(i + 1 == micro_batches.size());
-      auto [output, value] = forward(micro_batches[i]);
+      auto value = forward(micro_batches[i]).second;  // the output would outlive its use
       if constexpr (is_sum_count<decltype(value)>) {
         counted += value.count;
         backward_one(value.sum, Count(1.0), result);
@@ -253,7 +273,7 @@ class Step {
       unused.count = count;
       for (const auto& micro : *kept) {
         const auto alone = policies.distributed().micro_step(false);
-        auto [output, value] = forward(micro);
+        auto value = forward(micro).second;
         if constexpr (is_sum_count<decltype(value)>) {
           backward_one(value.sum, Count(1.0), unused);
         } else {

@@ -3,6 +3,7 @@
 #include "saturate/data/prefetch_loader.hpp"
 #include "saturate/data/tensor_source.hpp"
 #include "saturate/error.hpp"
+#include "saturate/observe/memory_meter.hpp"
 #include "saturate/optim/adamw.hpp"
 #include "saturate/optim/sgd.hpp"
 #include "saturate/precision/precision.hpp"
@@ -213,6 +214,32 @@ TEST_CASE("out of memory: when another rank has, this one starts again too") {
   torch::manual_seed(9);
   plain.step(support::split(batch, {4, 4}));
   CHECK(support::same_bits(state_of(net), state_of(other)));
+}
+
+TEST_CASE("Trainer: fits forecasts with the Trainer's policies and changes nothing") {
+  const Batch batch = support::classes(64, 1);
+  const auto report = [&](auto... policies) {
+    Tight net = support::seeded<Tight>(5, at::kFloat, endless);
+    st::Trainer trainer(net, st::optim::AdamW(net->parameters(), {.lr = 0.05}), st::CrossEntropy{}, policies...);
+    torch::manual_seed(9);
+    const auto before = state_of(net);
+    const st::FitsReport forecast = trainer.fits(batch, {.limit_bytes = int64_t{1} << 30});
+    CHECK(support::same_bits(state_of(net), before));
+    for (const at::Tensor& parameter : net->parameters()) CHECK_FALSE(parameter.grad().defined());
+    trainer.step(batch);
+    net->sizes.clear();
+    const st::MemoryMeter meter;
+    trainer.step(batch);
+    const auto measured = meter.counts().peak_bytes;
+    CHECK(std::abs(forecast.step_bytes - measured) < 0.05 * measured);
+    CHECK(forecast.fits);
+    return forecast;
+  };
+  report();
+  report(st::Bf16());
+  report(st::Fp16());
+  CHECK(report().samples == 64);
+  CHECK(report().state_bytes > 0);
 }
 
 TEST_CASE("evaluate runs under inference mode, and training goes on with the loader's batches") {
