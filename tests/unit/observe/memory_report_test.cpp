@@ -163,6 +163,10 @@ TEST_CASE("measure_memory: phases are told apart by what autograd does") {
   CHECK(report.phase("update")->at_end == report.memory().after);
   CHECK(report.phase("nothing") == nullptr);
 
+  // One micro-batch's activations go before the next one's come.
+  CHECK(activations(report, "first") == batch * 20 * 4);
+  CHECK(activations(report, "second") == batch * 40 * 4);
+
   // Marks of the samples: allocations of the second layer's forward know it.
   const auto& marks = report.timeline.marks;
   bool seen = false;
@@ -235,6 +239,21 @@ TEST_CASE("measure_memory: a storage counts once, whoever shares it") {
   CHECK(report.memory().peak[MemoryKind::activations] == 4 * 8 * 4);
   CHECK(report.memory().peak[MemoryKind::inputs] == 4 * 8 * 4);
   CHECK(activations(report, "") == 4 * 8 * 4);
+}
+
+TEST_CASE("measure_memory: what somebody else holds when autograd has let go is workspace") {
+  Net net;
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+  const auto data = a_batch();
+  at::Tensor held;
+  const auto report = st::measure_memory(net, optimizer, [&] {
+    held = net->first(data.first);
+    held.sum().backward();
+    net->zero_grad();
+  });
+  CHECK(report.memory().peak[MemoryKind::activations] == batch * 20 * 4);
+  CHECK(report.memory().after[MemoryKind::activations] == 0);
+  CHECK(report.memory().after[MemoryKind::workspace] == batch * 20 * 4);
 }
 
 TEST_CASE("measure_memory: recomputed parts keep no activations but their inputs") {
