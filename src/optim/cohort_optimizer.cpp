@@ -309,10 +309,13 @@ StateBytes CohortOptimizer::state_bytes() const {
     const auto lists = static_cast<int64_t>(method_.state_names(groups_[cohort.group]).size());
     const bool started = cohort.step.defined();
     int64_t of_cohort = 0;
+    bool steps = started;
     for (const at::Tensor& param : cohort.params) {
-      if (started || param.requires_grad()) of_cohort += lists * static_cast<int64_t>(param.nbytes());
+      if (!started && !param.requires_grad()) continue;
+      of_cohort += lists * static_cast<int64_t>(param.nbytes());
+      steps = true;
     }
-    if (started || of_cohort > 0) of_cohort += static_cast<int64_t>(sizeof(float));  // the step number
+    if (steps) of_cohort += static_cast<int64_t>(sizeof(float));  // the step number
     (started ? bytes.now : bytes.to_come) += of_cohort;
   }
   return bytes;
