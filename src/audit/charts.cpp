@@ -117,6 +117,7 @@ double tick_step(double range, double most) {
 
 struct Trade {
   double memory, time;  // the plain step: 1, 1
+  Interval times;       // of the rounds
   std::string label, css, tip;
 };
 
@@ -129,13 +130,17 @@ std::vector<Trade> trades(const std::vector<MemoryPoint>& curve) {
     if (!point.counts()) continue;
     plain = point.baseline_peak_bytes();
     const bool best = std::find(front.begin(), front.end(), &point) != front.end();
-    all.push_back({point.memory(), 1 / point.speed(), point.label.substr(point.label.rfind(' ') + 1),
+    const Interval speeds = point.speed_range();
+    all.push_back({point.memory(),
+                   1 / point.speed(),
+                   {1 / speeds.high, 1 / speeds.low},
+                   point.label.substr(point.label.rfind(' ') + 1),
                    best ? "mark accent" : "mark none",
                    point.label + ": " + text::bytes(point.peak_bytes()) + ", " + times(point.memory()) + " memory, " +
                        times(1 / point.speed()) + " time"});
   }
   if (all.empty()) return all;
-  all.push_back({1, 1, "plain", "hollow", "plain: " + text::bytes(plain)});
+  all.push_back({1, 1, {1, 1}, "plain", "hollow", "plain: " + text::bytes(plain)});
   std::stable_sort(all.begin(), all.end(), [](const Trade& a, const Trade& b) { return a.memory > b.memory; });
   return all;
 }
@@ -259,7 +264,7 @@ std::string memory_chart(const std::vector<MemoryPoint>& curve) {
   const std::vector<Trade> all = trades(curve);
   if (all.empty()) return {};
   std::vector<double> spent;
-  for (const Trade& trade : all) spent.push_back(trade.time);
+  for (const Trade& trade : all) spent.insert(spent.end(), {trade.times.low, trade.times.high});
   const auto [low, high] = finite_range(spent);
   const Scale x{0, 1.06 * all.front().memory, 8, 98, false};
   const Scale y = padded(low, std::max(high, low + 0.1), 196, 34);
@@ -275,6 +280,7 @@ std::string memory_chart(const std::vector<MemoryPoint>& curve) {
   double before_x = 1000, before_y = 1000;
   for (const Trade& trade : all) {
     const double at = x(trade.memory), height = y(trade.time);
+    svg.line(at, y(trade.times.low), at, y(trade.times.high), "pair");
     svg.circle(at, height, 5.5, trade.css, trade.tip);
     if (at > 90) {
       svg.text(at, height - 11, "end", trade.label, "t strong");

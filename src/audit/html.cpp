@@ -211,7 +211,8 @@ std::string memory_card(const AuditReport& report) {
   if (!chart.empty()) {
     html +=
         "<div class=\"legend\"><span class=\"ring\"><i></i>unchanged workload</span><span class=\"accent\"><i></i>"
-        "nothing measured beats it in both</span><span class=\"none\"><i></i>beaten by another</span></div>\n";
+        "nothing measured beats it in both</span><span class=\"none\"><i></i>beaten by another</span><span "
+        "class=\"dash\"><i></i>lowest to highest round</span></div>\n";
   }
   html +=
       "<p></p>\n<table>\n<thead><tr><th>Way</th><th class=\"num\">Peak</th><th class=\"num\">Memory</th>"

@@ -18,6 +18,17 @@ int64_t highest_peak(const std::vector<AbRound>& rounds, ArmRound AbRound::*arm)
   return peak;
 }
 
+// None when they cannot be told: a file may hold rounds that took no time.
+std::vector<double> ratios_of(const std::vector<AbRound>& rounds) {
+  try {
+    AbRounds raw;
+    raw.rounds = rounds;
+    return speed_ratios(raw);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 // The plain step is a point too, at 1 and 1.
 bool beaten(double memory, double speed, const MemoryPoint& by) {
   return by.memory() <= memory && by.speed() >= speed && (by.memory() < memory || by.speed() > speed);
@@ -35,14 +46,15 @@ int64_t MemoryPoint::peak_bytes() const { return highest_peak(rounds, &AbRound::
 int64_t MemoryPoint::baseline_peak_bytes() const { return highest_peak(rounds, &AbRound::baseline); }
 
 double MemoryPoint::speed() const {
-  if (rounds.empty()) return 0;
-  try {
-    AbRounds raw;
-    raw.rounds = rounds;
-    return median(speed_ratios(raw));
-  } catch (const Error&) {
-    return 0;  // a file may hold rounds that took no time
-  }
+  const std::vector<double> ratios = ratios_of(rounds);
+  return ratios.empty() ? 0 : median(ratios);
+}
+
+Interval MemoryPoint::speed_range() const {
+  const std::vector<double> ratios = ratios_of(rounds);
+  if (ratios.empty()) return {};
+  const auto [low, high] = std::minmax_element(ratios.begin(), ratios.end());
+  return {*low, *high};
 }
 
 double MemoryPoint::memory() const {
@@ -78,7 +90,8 @@ const MemoryPoint* best_trade(const std::vector<MemoryPoint>& curve) {
 std::string to_string(const MemoryPoint& point) {
   if (!point.error.empty()) return point.label + ": " + point.error;
   if (!point.counts()) return point.label + ": its rounds tell neither memory nor speed";
-  return point.label + ": " + text::ratio(point.memory()) + "x memory at " + text::ratio(point.speed()) + "x speed";
+  return point.label + ": " + text::ratio(point.memory()) + "x memory at " + text::ratio(point.speed()) + "x speed (" +
+         text::ratio(point.speed_range().low) + " to " + text::ratio(point.speed_range().high) + ")";
 }
 
 std::string memory_advice(const std::vector<MemoryPoint>& curve) {

@@ -103,8 +103,7 @@ void print_head(std::ostream& out, const AuditReport& report) {
   }
   for (const MemoryPoint& p : report.memory_curve) {
     out << "  " << to_string(p);
-    if (p.counts())
-      out << " (peak " << text::bytes(p.peak_bytes()) << " of " << text::bytes(p.baseline_peak_bytes()) << ")";
+    if (p.counts()) out << ", peak " << text::bytes(p.peak_bytes()) << " of " << text::bytes(p.baseline_peak_bytes());
     out << '\n';
   }
   if (!report.memory_note.empty()) out << "  memory against time: " << report.memory_note << '\n';

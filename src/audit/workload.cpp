@@ -53,7 +53,7 @@ PolicySettings settings_of(const TacticSet& tactics, int64_t batch_size) {
 std::vector<Tactic> recompute_tactics(int64_t marked_parts) {
   std::vector<Tactic> ways;
   int64_t recomputed = 0;  // by the way before
-  for (const int64_t n : {4, 3, 2, 1}) {
+  for (const int64_t n : {1, 2, 3, 4}) {
     const int64_t count = (marked_parts + n - 1) / n;
     if (n > marked_parts || count == recomputed) continue;
     recomputed = count;

@@ -23,6 +23,7 @@ struct MemoryPoint {
   int64_t peak_bytes() const;
   int64_t baseline_peak_bytes() const;  ///< of the rounds beside it
   double speed() const;                 ///< median ratio of samples per second to the baseline's; 0 without rounds
+  Interval speed_range() const;         ///< lowest and highest ratio of the rounds; 0 to 0 without
   double memory() const;                ///< peak_bytes() / baseline_peak_bytes(); 0: unknown
   bool counts() const;                  ///< both are known, and nothing is wrong
 };
@@ -34,7 +35,7 @@ std::vector<const MemoryPoint*> memory_front(const std::vector<MemoryPoint>& cur
 /// for each byte. nullptr when there is none.
 const MemoryPoint* best_trade(const std::vector<MemoryPoint>& curve);
 
-/// "recompute every(2): 0.54x memory at 0.90x speed", or why that is not known.
+/// "recompute every(2): 0.54x memory at 0.90x speed (0.88 to 0.93)", or why that is not known.
 std::string to_string(const MemoryPoint& point);
 
 /// One sentence about best_trade(); empty without one.

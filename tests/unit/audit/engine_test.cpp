@@ -264,6 +264,8 @@ TEST_CASE("the memory curve is measured in turns with the baseline, before the t
   CHECK(half.how_to_apply == "use(half)");
   CHECK(half.memory() == Approx(0.54));
   CHECK(half.speed() == Approx(0.9).epsilon(0.02));
+  CHECK(half.speed_range().contains(half.speed()));
+  CHECK(half.speed_range().low < half.speed_range().high);
   CHECK(half.samples_per_second() == Approx(900).epsilon(0.02));
   CHECK(half.baseline_peak_bytes() == 100 << 20);
   CHECK(report.memory_note.empty());

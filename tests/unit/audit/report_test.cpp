@@ -266,7 +266,7 @@ TEST_CASE("the memory curve is in the file, the table and the page, and files wi
 
   std::ostringstream out;
   report.print_table(out);
-  CHECK(out.str().find(to_string(report.memory_curve[3]) + " (peak 12.0 MiB of 100 MiB)") != std::string::npos);
+  CHECK(out.str().find(to_string(report.memory_curve[3]) + ", peak 12.0 MiB of 100 MiB") != std::string::npos);
   CHECK(to_string(report.memory_curve[3]).starts_with("recompute all(): 0.12x memory at 0."));
   CHECK(out.str().find("Tactic offload: offload: there is no device") != std::string::npos);
   CHECK(out.str().find("If memory is what limits, recompute all() frees 88 %") != std::string::npos);
