@@ -43,7 +43,8 @@ struct TightImpl : torch::nn::Module {
     at::Tensor y = first(x);
     if (!exact) y = torch::dropout(norm(y), 0.25, is_training());
     if (where == Where::backward) {
-      y.register_hook([this, n = x.size(0)](const at::Tensor&) { require_room(n); });  // second has its gradients by now
+      y.register_hook(
+          [this, n = x.size(0)](const at::Tensor&) { require_room(n); });  // second has its gradients by now
     } else {
       require_room(x.size(0));
     }
@@ -97,8 +98,8 @@ TEST_CASE("out of memory: the window starts again with half the micro-batch, as 
   CAPTURE(static_cast<int>(where));
   const Batch a = support::classes(16, 1), b = support::classes(16, 2), c = support::classes(16, 3);
   const auto quarters = [](const Batch& batch) { return support::split(batch, {4, 4, 4, 4}); };
-  const auto of_four = trained(support::seeded<Tight>(5, at::kFloat, endless, where),
-                               {quarters(a), quarters(b), quarters(c)});
+  const auto of_four =
+      trained(support::seeded<Tight>(5, at::kFloat, endless, where), {quarters(a), quarters(b), quarters(c)});
   support::LogCapture log;
   Tight net = support::seeded<Tight>(5, at::kFloat, 4, where);
   CHECK(support::same_bits(trained(net, {{a}, {b}, {c}}, halve), of_four));
