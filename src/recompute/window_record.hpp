@@ -28,7 +28,6 @@ struct MemoryEvent {
 /// A part in one forward pass.
 struct Visit {
   std::size_t part;
-  bool framed = false;      ///< it was recomputed, and told what follows
   double seconds = 0;       ///< of its forward; 0: not timed
   int64_t bytes = 0;        ///< what it would hold more from forward to backward if it were kept, at most
   int64_t least_bytes = 0;  ///< and at least

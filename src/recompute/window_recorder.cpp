@@ -56,7 +56,6 @@ void WindowRecorder::leave(std::size_t visit) {
 void WindowRecorder::forward_done(std::size_t visit, Dropped dropped, int64_t input_bytes) {
   const std::lock_guard lock(mutex_);
   if (gauge_ == nullptr) return;
-  record_.visits[visit].framed = true;
   record_.visits[visit].input_bytes = input_bytes;
   dropped_.push_back(std::move(dropped));
 }

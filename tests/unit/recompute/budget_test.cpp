@@ -424,7 +424,7 @@ struct Made {
     };
     for (std::size_t part = 0; part < bytes.size(); ++part) {
       const auto share = [&](double of) { return static_cast<int64_t>(of * static_cast<double>(bytes[part])); };
-      record.visits.push_back({part, true, 1.0, share(told), share(certain), 1});
+      record.visits.push_back({part, 1.0, share(told), share(certain), 1});
       note(Kind::enter, part, held, held);
       if (keeps(part)) held += bytes[part];
       held += 1;
