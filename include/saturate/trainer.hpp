@@ -93,8 +93,12 @@ class Trainer {
   FitsReport fits(const Batch& batch, FitsOptions options = {}) {
     if (options.optimizer == nullptr) options.optimizer = step_.optimizer.get();
     const int64_t samples = step_.prepare(batch).samples;
-    return saturate::fits(
-        module(), samples, step_.device, [&](int64_t n) { step_.probe(batch, n); }, options);
+    const detail::ClearOnError clear(*step_.optimizer);
+    const auto probe = [&](int64_t n) {
+      step_.probe(batch, n);
+      step_.optimizer->zero_grad();  // it may keep gradients of its own
+    };
+    return saturate::fits(module(), samples, step_.device, probe, options);
   }
 
   /// Where training stands; with a GPU this waits for the exact step number.
