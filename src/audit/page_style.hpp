@@ -91,7 +91,7 @@ th{text-align:left;color:var(--soft);font-weight:600;font-size:.82rem;padding:0 
 td{padding:10px 12px 10px 0;border-top:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
 td.num,th.num{text-align:right;padding-right:22px;white-space:nowrap;font-variant-numeric:tabular-nums}
 td .badge{margin-left:0}
-td.name{font-weight:600}
+td.name{font-weight:600;overflow-wrap:break-word}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:5px 20px;margin:0;font-size:.93rem}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 footer{color:var(--soft);font-size:.86rem;margin-top:36px}
