@@ -549,10 +549,10 @@ TEST_CASE("Recompute::budget: what not even all() fits is an error before any up
   auto net = support::seeded<TrainingNet>(5);
   const auto before = support::clones(net->parameters());
   st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{},
-                      st::Recompute::budget(70 << 10, test_clock));
+                      st::Recompute::budget(100 << 10, test_clock));
   CHECK_THROWS_MATCHES(trainer.step(images(48, 1)), st::ConfigError,
                        MessageMatches(ContainsSubstring("with every marked part recomputed") &&
-                                      ContainsSubstring("budget of 70.0 KiB (71680 bytes)") &&
+                                      ContainsSubstring("budget of 100.0 KiB (102400 bytes)") &&
                                       ContainsSubstring("smaller micro-batch")));
   CHECK(support::same_bits(before, net->parameters()));
   CHECK(!net->head->weight.grad().defined());
