@@ -116,4 +116,5 @@
 #include "saturate/trainer/step.hpp"
 #include "saturate/trainer/step_counter.hpp"
 #include "saturate/trainer/step_policies.hpp"
+#include "saturate/trainer/step_result.hpp"
 #include "saturate/workspace.hpp"

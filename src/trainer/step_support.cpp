@@ -4,7 +4,7 @@
 #include "saturate/error.hpp"
 #include "saturate/log.hpp"
 #include "saturate/trainer/options.hpp"
-#include "saturate/trainer/step.hpp"
+#include "saturate/trainer/step_result.hpp"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>

@@ -4,7 +4,7 @@
 
 #include "saturate/trainer/events.hpp"
 #include "saturate/trainer/options.hpp"
-#include "saturate/trainer/step.hpp"
+#include "saturate/trainer/step_result.hpp"
 
 #include <ATen/core/Tensor.h>
 

@@ -2,12 +2,11 @@
 // Restarts a window that ran out of memory, with micro-batches of half the size and twice as many of them.
 #pragma once
 
-#include "saturate/for_each_tensor.hpp"
+#include "saturate/trainer/micro_batch.hpp"
 #include "saturate/trainer/options.hpp"
 #include "saturate/trainer/out_of_memory.hpp"
 #include "saturate/trainer/state_snapshot.hpp"
 
-#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <algorithm>
@@ -20,29 +19,6 @@ class Module;
 }
 
 namespace saturate::detail {
-
-/// Rows [begin, end) of a tensor that has `samples` rows; a 0-dim or undefined tensor as it is.
-/// @throws StateError any other number of rows: there is no telling what belongs to which sample.
-at::Tensor rows_of(const at::Tensor& tensor, int64_t samples, int64_t begin, int64_t end);
-
-/// Splits each micro-batch into up to `parts` of nearly the same size, along the first dimension of its tensors.
-template <class MicroBatches>
-MicroBatches split(const MicroBatches& micro_batches, int64_t parts) {
-  MicroBatches result;
-  for (const auto& micro : micro_batches) {
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t begin = micro.samples * part / parts, end = micro.samples * (part + 1) / parts;
-      if (begin == end) continue;
-      auto rows = micro;
-      const auto take = [&](at::Tensor& tensor) { tensor = rows_of(tensor, micro.samples, begin, end); };
-      visit_tensors(rows.inputs, take);
-      visit_tensors(rows.target, take);
-      rows.samples = end - begin;
-      result.push_back(std::move(rows));
-    }
-  }
-  return result;
-}
 
 /// Remembers over windows how small a micro-batch has to be.
 class MicrobatchHalving {

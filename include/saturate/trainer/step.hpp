@@ -9,9 +9,11 @@
 #include "saturate/optim/optimizer.hpp"
 #include "saturate/trainer/count.hpp"
 #include "saturate/trainer/halve_microbatch.hpp"
+#include "saturate/trainer/micro_batch.hpp"
 #include "saturate/trainer/policy_set.hpp"
 #include "saturate/trainer/step_counter.hpp"
 #include "saturate/trainer/step_policies.hpp"
+#include "saturate/trainer/step_result.hpp"
 #include "saturate/trainer/step_support.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -24,31 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace saturate {
-
-/// What one window gave. Tensors stay on the device until somebody asks.
-struct StepResult {
-  at::Tensor loss_sum;   ///< 0-dim, summed over the window's targets
-  Count count;           ///< targets of the window
-  at::Tensor grad_norm;  ///< 0-dim, before clipping; undefined without clipping
-  at::Tensor refused;    ///< 0-dim float32, 1: the step was not taken; undefined: it was
-  int64_t samples = 0;
-
-  /// Mean loss over the window's targets; waits for the device. NaN when there were none.
-  double loss() const;
-  /// Whether the optimizer's step was taken; waits for the device.
-  bool taken() const;
-};
-
-namespace detail {
-
-/// One batch on the device, in the memory format of the model.
-template <class Inputs, class Target>
-struct MicroBatch {
-  Inputs inputs;  // a tuple, by value
-  Target target;
-  int64_t samples;
-};
+namespace saturate::detail {
 
 template <class Model, class Loss, class Policies>
 class Step {
@@ -99,19 +77,11 @@ class Step {
   template <class Batch>
   void probe(const Batch& batch, int64_t samples) {
     const auto precision = window_scope(policies.precision());
-    auto micro = prepare(batch);
-    const auto first = [&](at::Tensor& tensor) { tensor = rows_of(tensor, micro.samples, 0, samples); };
-    visit_tensors(micro.inputs, first);
-    visit_tensors(micro.target, first);
+    const auto micro = rows(prepare(batch), 0, samples);
     StepResult unused;
     unused.count = count_of(micro);
     const auto alone = policies.distributed().micro_step(false);
-    auto value = forward(micro).second;
-    if constexpr (is_sum_count<decltype(value)>) {
-      backward_one(value.sum, Count(1.0), unused);
-    } else {
-      backward_one(value, unused.count, unused);
-    }
+    run(micro, unused.count, unused);
   }
 
   template <class Batch>
@@ -179,18 +149,25 @@ class Step {
     Count counted;  // by the forward pass, where the loss works that way
     for (std::size_t i = 0; i < micro_batches.size(); ++i) {
       const auto sync = policies.distributed().micro_step(i + 1 == micro_batches.size());
-      auto value = forward(micro_batches[i]).second;  // the output would outlive its use
-      if constexpr (is_sum_count<decltype(value)>) {
-        counted += value.count;
-        backward_one(value.sum, Count(1.0), result);
-      } else {
-        backward_one(value, result.count, result);
-      }
-      divides_later_ = is_sum_count<decltype(value)>;
+      counted += run(micro_batches[i], result.count, result);
     }
     if (divides_later_) {
       policies.distributed().reduce_count(counted.host, counted.device);
       result.count = counted;
+    }
+  }
+
+  /// Forward and backward. @return what the loss has counted, where it counts by the forward pass.
+  template <class Micro>
+  Count run(const Micro& micro, const Count& count, StepResult& result) {
+    const auto value = forward(micro).second;  // the output would outlive its use
+    divides_later_ = is_sum_count<std::remove_cvref_t<decltype(value)>>;
+    if constexpr (is_sum_count<std::remove_cvref_t<decltype(value)>>) {
+      backward_one(value.sum, Count(1.0), result);
+      return value.count;
+    } else {
+      backward_one(value, count, result);
+      return {};
     }
   }
 
@@ -273,12 +250,7 @@ class Step {
       unused.count = count;
       for (const auto& micro : *kept) {
         const auto alone = policies.distributed().micro_step(false);
-        auto value = forward(micro).second;
-        if constexpr (is_sum_count<decltype(value)>) {
-          backward_one(value.sum, Count(1.0), unused);
-        } else {
-          backward_one(value, count, unused);
-        }
+        run(micro, count, unused);
       }
     };
     replay.gradients = [this] { return optimizer->gradients(); };
@@ -303,5 +275,4 @@ class Step {
   int64_t schedule_revision_ = 0;
 };
 
-}  // namespace detail
-}  // namespace saturate
+}  // namespace saturate::detail
