@@ -7,9 +7,15 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/eq.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/lt.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/sub.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
@@ -38,6 +44,8 @@ void SpikeDetector::start(c10::Device device) {
   taken_ = at::zeros({}, whole);
   consecutive_ = at::zeros({}, whole);
   place_ = at::arange(options_.window, whole);
+  mask_ = at::empty({options_.window}, whole.dtype(at::kBool));
+  scratch_ = at::empty_like(recent_);
 }
 
 at::Tensor SpikeDetector::judge(const at::Tensor& loss, const at::Tensor& norm) {
@@ -45,9 +53,10 @@ at::Tensor SpikeDetector::judge(const at::Tensor& loss, const at::Tensor& norm) 
   start(norm.device());
   value_ = at::stack({loss.to(norm.device()), norm});
   const at::Tensor filled = taken_.clamp_max(options_.window);
-  const at::Tensor weight = (place_ < filled).to(at::kDouble);
-  const at::Tensor mean = (recent_ * weight).sum(1) / filled.clamp_min(1);
-  const at::Tensor variance = ((recent_ - mean.unsqueeze(1)).square() * weight).sum(1) / (filled - 1).clamp_min(1);
+  at::lt_out(mask_, place_, filled);
+  const at::Tensor mean = at::mul_out(scratch_, recent_, mask_).sum(1) / filled.clamp_min(1);
+  at::sub_out(scratch_, recent_, mean.unsqueeze(1)).square_().mul_(mask_);
+  const at::Tensor variance = scratch_.sum(1) / (filled - 1).clamp_min(1);
   const at::Tensor deviation = at::maximum(variance.sqrt(), mean.abs() * options_.min_relative_std).clamp_min(1e-30);
   z_ = (value_ - mean) / deviation;
   const at::Tensor judged = (taken_ >= options_.warmup).logical_and(consecutive_ < options_.max_consecutive);
@@ -59,8 +68,8 @@ void SpikeDetector::after_step(const at::Tensor& refused) {
   const at::NoGradGuard no_grad;
   if (!value_.defined()) return;
   const at::Tensor taken = refused.defined() ? refused == 0 : at::full({}, true, taken_.options().dtype(at::kBool));
-  const at::Tensor here = (place_ == taken_.remainder(options_.window)).logical_and(taken);
-  recent_ = at::where(here, value_.unsqueeze(1), recent_);
+  at::eq_out(mask_, place_, taken_.remainder(options_.window)).logical_and_(taken);
+  at::where_out(recent_, mask_, value_.unsqueeze(1), recent_);
   taken_ = taken_ + taken;
   consecutive_ = at::where(spike_, consecutive_ + 1, at::where(taken, at::zeros_like(consecutive_), consecutive_));
   const at::Tensor index = at::full({1}, windows_++, recent_.options());

@@ -58,6 +58,7 @@ class SpikeDetector {
   at::Tensor taken_;              // 0-dim int64
   at::Tensor consecutive_;        // 0-dim int64: spikes in a row
   at::Tensor place_;              // [window] int64: 0, 1, ...
+  at::Tensor mask_, scratch_;     // [window] bool, [2, window] float64: kept, so that a step allocates numbers only
   at::Tensor value_, z_, spike_;  // of the window last judged
   int64_t windows_ = 0;
   std::vector<at::Tensor> unread_;  // [6] float64 each
