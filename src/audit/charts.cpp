@@ -13,8 +13,6 @@ namespace {
 
 using text::format;
 
-std::string times(double value) { return text::ratio(value) + "×"; }
-
 // The ratios that could be measured; a report from a file may hold rounds that cannot be.
 std::vector<double> ratios_of(const TacticResult& candidate) {
   try {
@@ -59,17 +57,17 @@ void draw_ratio(Svg& svg, const Scale& x, const TacticResult& candidate) {
   const Verdict& v = candidate.verdict;
   const std::string css = tone(v);
   if (!x.inside(v.ratio)) {
-    svg.text(x.first, 25, "start", "◂ off the scale, " + times(v.ratio), "t " + css);
+    svg.text(x.first, 25, "start", "◂ off the scale, " + text::times(v.ratio), "t " + css);
     return;
   }
   for (const double ratio : ratios_of(candidate)) {
-    if (x.inside(ratio)) svg.circle(x(ratio), 20, 3.5, "dot " + css, times(ratio) + " in one round");
+    if (x.inside(ratio)) svg.circle(x(ratio), 20, 3.5, "dot " + css, text::times(ratio) + " in one round");
   }
   const double low = x(std::max(v.ci.low, x.low)), high = x(std::min(v.ci.high, x.high));
   svg.line(low, 20, high, 20, "whisker " + css).line(low, 14, low, 26, "whisker " + css);
   svg.line(high, 14, high, 26, "whisker " + css);
   svg.circle(x(v.ratio), 20, 5.5, "mark " + css,
-             times(v.ratio) + ", interval " + times(v.ci.low) + " to " + times(v.ci.high));
+             text::times(v.ratio) + ", interval " + text::times(v.ci.low) + " to " + text::times(v.ci.high));
 }
 
 std::string ratio_row(const Scale& x, const TacticResult& candidate) {
@@ -82,7 +80,7 @@ std::string ratio_row(const Scale& x, const TacticResult& candidate) {
     svg.text(x.first, 25, "start", "no rounds", "t");
   }
   return "<div class=\"row\"><div class=\"name\">" + escape(candidate.title) + "</div><div class=\"plot\">" +
-         svg.str() + "</div><div class=\"value " + tone(v) + "\">" + (v.rounds > 0 ? times(v.ratio) : "–") + " " +
+         svg.str() + "</div><div class=\"value " + tone(v) + "\">" + (v.rounds > 0 ? text::times(v.ratio) : "–") + " " +
          badge(v) + "</div></div>\n";
 }
 
@@ -136,8 +134,8 @@ std::vector<Trade> trades(const std::vector<MemoryPoint>& curve) {
                    {1 / speeds.high, 1 / speeds.low},
                    point.label.substr(point.label.rfind(' ') + 1),
                    best ? "mark accent" : "mark none",
-                   point.label + ": " + text::bytes(point.peak_bytes()) + ", " + times(point.memory()) + " memory, " +
-                       times(1 / point.speed()) + " time"});
+                   point.label + ": " + text::bytes(point.peak_bytes()) + ", " + text::times(point.memory()) +
+                       " memory, " + text::times(1 / point.speed()) + " time"});
   }
   if (all.empty()) return all;
   all.push_back({1, 1, {1, 1}, "plain", "hollow", "plain: " + text::bytes(plain)});

@@ -15,7 +15,6 @@ namespace {
 
 using text::format;
 
-std::string times(double value) { return text::ratio(value) + "×"; }
 std::string count_of(double value) { return text::thousands(value); }
 
 std::string paragraph(const std::string& words, const char* css = "lead") {
@@ -85,8 +84,8 @@ std::string hero(const AuditReport& report) {
       "The model learns as before: mean loss " + text::number(v.candidate_loss) + " with and " +
       text::number(v.baseline_loss) + " without, over the same " + count_of(static_cast<double>(v.loss_samples)) +
       " samples. With " + format("%g", best->rules.confidence * 100) + " % confidence the true speed-up lies between " +
-      times(report.recommendation.ci.low) + " and " + times(report.recommendation.ci.high) + ".";
-  return "<section class=\"hero\">\n<div class=\"big\">" + times(report.recommendation.ratio) +
+      text::times(report.recommendation.ci.low) + " and " + text::times(report.recommendation.ci.high) + ".";
+  return "<section class=\"hero\">\n<div class=\"big\">" + text::times(report.recommendation.ratio) +
          "</div>\n<div class=\"words\">\n<h2>as fast on this machine</h2>\n<p>" + escape(hero_words(report, *best)) +
          "</p>\n<p>" + escape(loss) + "</p>\n</div>\n</section>\n";
 }
@@ -99,7 +98,7 @@ std::string apply_steps(const AuditReport& report) {
     if (tactic == nullptr) continue;
     html += "<li class=\"card\"><h3>" + escape(tactic->title) + "</h3>\n" + paragraph(tactic->what, "");
     if (!tactic->how_to_apply.empty()) html += "<pre>" + escape(tactic->how_to_apply) + "</pre>\n";
-    html += "<p class=\"alone\">" + escape(times(tactic->verdict.ratio) + " on its own") + "</p></li>\n";
+    html += "<p class=\"alone\">" + escape(text::times(tactic->verdict.ratio) + " on its own") + "</p></li>\n";
   }
   return html + "</ul>\n";
 }
@@ -154,7 +153,7 @@ std::string loader_card(const AuditReport& report) {
   const std::string words =
       room >= 2
           ? "Alone it delivers " + text::number(room) + " times what training takes: data is not what holds it back."
-      : room >= 1.1 ? "Alone it delivers " + times(room) +
+      : room >= 1.1 ? "Alone it delivers " + text::times(room) +
                           " what training takes: enough for now, the next speed-up may run into it."
                     : "It delivers hardly more than training takes: a faster loader comes first.";
   const std::string cause = report.loader_ceiling->cause.empty() ? "" : " " + report.loader_ceiling->cause + ".";
@@ -188,8 +187,8 @@ std::string memory_row(const MemoryPoint& point) {
   const bool any = point.counts();
   return "<tr><td class=\"name\">" + escape(point.label) + "</td><td class=\"num\" data-label=\"peak\">" +
          (any ? text::bytes(point.peak_bytes()) : "–") + "</td><td class=\"num\" data-label=\"memory\">" +
-         (any ? times(point.memory()) : "–") + "</td><td class=\"num\" data-label=\"time\">" +
-         (any ? times(1 / point.speed()) : "–") + "</td><td>" +
+         (any ? text::times(point.memory()) : "–") + "</td><td class=\"num\" data-label=\"time\">" +
+         (any ? text::times(1 / point.speed()) : "–") + "</td><td>" +
          escape(point.error.empty() ? point.how_to_apply : point.error) + "</td></tr>\n";
 }
 
@@ -292,7 +291,7 @@ std::string table_row(const TacticResult& tactic) {
   const Verdict& v = tactic.verdict;
   const bool any = v.rounds > 0;
   return "<tr><td class=\"name\">" + escape(tactic.title) + "</td><td class=\"verdict\">" + badge(v) +
-         "</td><td class=\"num\" data-label=\"speed\">" + (any ? times(v.ratio) : "–") +
+         "</td><td class=\"num\" data-label=\"speed\">" + (any ? text::times(v.ratio) : "–") +
          "</td><td class=\"num\" data-label=\"loss\">" +
          escape(any ? text::number(v.candidate_loss) + " / " + text::number(v.baseline_loss) : "–") +
          "</td><td class=\"num\" data-label=\"rounds\">" + std::to_string(v.rounds) + "</td><td>" + escape(v.cause()) +

@@ -64,7 +64,7 @@ void print_rows(std::ostream& out, const std::vector<Row>& rows) {
   }
 }
 
-Row table_row(const TacticResult& result) {
+Row verdict_row(const TacticResult& result) {
   const Verdict& v = result.verdict;
   const bool measured = v.rounds > 0;
   return {result.title,
@@ -215,8 +215,8 @@ void AuditReport::print_table(std::ostream& out) const {
   out << '\n';
   std::vector<Row> rows = {{"tactic", "verdict", "speed", "95 % CI", "rounds", "reason"}};
   if (!tactics.empty() && tactics.front().rules.confidence != 0.95) rows[0][3] = "CI";
-  for (const TacticResult& tactic : tactics) rows.push_back(table_row(tactic));
-  if (together) rows.push_back(table_row(*together));
+  for (const TacticResult& tactic : tactics) rows.push_back(verdict_row(tactic));
+  if (together) rows.push_back(verdict_row(*together));
   print_rows(out, rows);
   out << '\n' << recommendation.text << '\n';
   for (const std::string& id : recommendation.tactics) {

@@ -46,6 +46,8 @@ std::string ratio(double value) {
   return format("%.2f", value);
 }
 
+std::string times(double value) { return ratio(value) + "×"; }
+
 std::string seconds(double value) {
   if (!std::isfinite(value)) return number(value);
   if (value >= 120) return format("%.0f min %02.0f s", std::floor(value / 60), std::floor(std::fmod(value, 60)));

@@ -18,6 +18,8 @@ std::string number(double value);
 std::string thousands(double value);
 /// A ratio: two decimals (0.11, 1.23), one from 100 on; three where two would hide a difference from 1 (0.997).
 std::string ratio(double value);
+/// ratio(value) with its sign of multiplication: 1.23×.
+std::string times(double value);
 /// 0.9 ms, 34 ms, 1.20 s.
 std::string seconds(double value);
 /// 512 KiB, 1.2 GiB; "unknown" for 0.

@@ -26,7 +26,7 @@ using namespace detail;
 
 // --- options -----------------------------------------------------------------------------------------------------
 
-void require(bool good, const std::string& what) {
+void require_option(bool good, const std::string& what) {
   if (!good) throw ConfigError("ImageOptions: " + what);
 }
 
@@ -36,18 +36,20 @@ std::string range_text(const std::array<double, 2>& range) {
 
 void check_geometry(const ImageOptions& o) {
   for (const auto& [name, side] : {std::pair{"height", o.height}, std::pair{"width", o.width}}) {
-    require(side > 0 && side <= 65535, std::string(name) + " is " + std::to_string(side) + "; it must be in 1..65535");
+    require_option(side > 0 && side <= 65535,
+                   std::string(name) + " is " + std::to_string(side) + "; it must be in 1..65535");
   }
-  require(o.resize >= 0 && o.resize <= 65535, "resize is " + std::to_string(o.resize) + "; it must be in 0..65535");
-  require(o.scale[0] > 0 && o.scale[0] <= o.scale[1] && o.scale[1] <= 1,
-          "scale goes from " + range_text(o.scale) + "; shares of the area ascend within (0, 1]");
-  require(o.ratio[0] > 0 && o.ratio[0] <= o.ratio[1] && std::isfinite(o.ratio[1]),
-          "ratio goes from " + range_text(o.ratio) + "; width / height is positive and ascends");
-  require(o.flip >= 0 && o.flip <= 1, "flip is " + std::to_string(o.flip) + "; a probability is in 0..1");
+  require_option(o.resize >= 0 && o.resize <= 65535,
+                 "resize is " + std::to_string(o.resize) + "; it must be in 0..65535");
+  require_option(o.scale[0] > 0 && o.scale[0] <= o.scale[1] && o.scale[1] <= 1,
+                 "scale goes from " + range_text(o.scale) + "; shares of the area ascend within (0, 1]");
+  require_option(o.ratio[0] > 0 && o.ratio[0] <= o.ratio[1] && std::isfinite(o.ratio[1]),
+                 "ratio goes from " + range_text(o.ratio) + "; width / height is positive and ascends");
+  require_option(o.flip >= 0 && o.flip <= 1, "flip is " + std::to_string(o.flip) + "; a probability is in 0..1");
   const bool crops = o.crop == Crop::center || o.crop == Crop::random;
-  require(!crops || o.resize == 0 || o.resize >= std::min(o.height, o.width),
-          "resize is " + std::to_string(o.resize) + ", and no image of that shorter side holds a crop of " +
-              std::to_string(o.width) + " x " + std::to_string(o.height));
+  require_option(!crops || o.resize == 0 || o.resize >= std::min(o.height, o.width),
+                 "resize is " + std::to_string(o.resize) + ", and no image of that shorter side holds a crop of " +
+                     std::to_string(o.width) + " x " + std::to_string(o.height));
 }
 
 void warn_without_effect(const ImageOptions& o) {
@@ -69,12 +71,12 @@ void warn_without_effect(const ImageOptions& o) {
 std::array<float, 3> per_channel(const std::vector<double>& values, const char* name, int64_t channels,
                                  float otherwise) {
   const auto count = static_cast<int64_t>(values.size());
-  require(count <= 1 || count == channels, std::string(name) + " has " + std::to_string(count) + " values for " +
-                                               std::to_string(channels) + " channels");
+  require_option(count <= 1 || count == channels, std::string(name) + " has " + std::to_string(count) + " values for " +
+                                                      std::to_string(channels) + " channels");
   std::array<float, 3> result;
   for (std::size_t c = 0; c < 3; ++c) {
     result[c] = values.empty() ? otherwise : static_cast<float>(values[std::min(c, values.size() - 1)]);
-    require(std::isfinite(result[c]), std::string(name) + " is not finite");
+    require_option(std::isfinite(result[c]), std::string(name) + " is not finite");
   }
   return result;
 }
@@ -86,8 +88,8 @@ std::vector<std::string> alternatives(const std::string& text, const char* name)
     std::string part = text.substr(begin, end - begin);
     // Extensions of records are in lower case.
     for (char& c : part) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    require(part.empty() || part.front() != '.',
-            std::string(name) + ": '" + part + "' starts with a dot; extensions have none");
+    require_option(part.empty() || part.front() != '.',
+                   std::string(name) + ": '" + part + "' starts with a dot; extensions have none");
     if (!part.empty()) parts.push_back(std::move(part));
     begin = end + 1;
   }
@@ -139,12 +141,12 @@ int64_t json_label(std::string_view text, const std::string& field, std::string_
 
 void check_field(const ImageOptions& o, const std::vector<std::string>& parts) {
   if (std::find(parts.begin(), parts.end(), "json") == parts.end()) return;
-  require(!o.label_field.empty(), "label_field is empty; name the JSON member that is the label");
+  require_option(!o.label_field.empty(), "label_field is empty; name the JSON member that is the label");
   if (!o.label_field.starts_with('/')) return;
   try {
     const nlohmann::json::json_pointer pointer(o.label_field);
   } catch (const nlohmann::json::exception&) {
-    require(false, "label_field '" + o.label_field + "' is no JSON pointer");
+    require_option(false, "label_field '" + o.label_field + "' is no JSON pointer");
   }
 }
 
@@ -241,17 +243,17 @@ int scale_for(const CropGeometry& geometry) {
 
 ImageDecoder::ImageDecoder(ImageOptions options) : options_(std::move(options)) {
   check_geometry(options_);
-  require(options_.channels == 1 || options_.channels == 3,
-          "channels is " + std::to_string(options_.channels) + "; it must be 3 (RGB) or 1 (grey)");
+  require_option(options_.channels == 1 || options_.channels == 3,
+                 "channels is " + std::to_string(options_.channels) + "; it must be 3 (RGB) or 1 (grey)");
   mean_ = per_channel(options_.mean, "mean", options_.channels, 0);
   std_ = per_channel(options_.std, "std", options_.channels, 1);
-  for (const float std : std_) require(std > 0, "std is " + std::to_string(std) + "; values are divided by it");
+  for (const float std : std_) require_option(std > 0, "std is " + std::to_string(std) + "; values are divided by it");
   image_parts_ = alternatives(options_.image, "image");
   label_parts_ = alternatives(options_.label, "label");
-  require(!image_parts_.empty(), "image names no part of a record");
+  require_option(!image_parts_.empty(), "image names no part of a record");
   check_field(options_, label_parts_);
-  require(!options_.num_classes || *options_.num_classes > 0,
-          "num_classes is " + std::to_string(options_.num_classes.value_or(0)) + "; it must be positive");
+  require_option(!options_.num_classes || *options_.num_classes > 0,
+                 "num_classes is " + std::to_string(options_.num_classes.value_or(0)) + "; it must be positive");
   warn_without_effect(options_);
 }
 

@@ -28,9 +28,9 @@ int64_t size_of(int descriptor, const std::string& path) {
 }
 
 /// Closes what a constructor that throws has opened.
-struct Descriptor {
+struct OpenFile {
   int value;
-  ~Descriptor() {
+  ~OpenFile() {
     if (value >= 0) ::close(value);
   }
 };
@@ -39,7 +39,7 @@ struct Descriptor {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   // Not blocking: opening a pipe would wait for somebody to write into it.
-  Descriptor file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  OpenFile file{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.value < 0) refuse(path_, errno == ENOENT ? "does not exist" : "cannot be opened: " + reason());
   size_ = size_of(file.value, path_);
   if (size_ == 0) refuse(path_, "is empty");

@@ -18,7 +18,7 @@ constexpr std::size_t widest = 18;  // digits that a number has room for
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-[[noreturn]] void refuse(const std::string& pattern, const std::string& why) {
+[[noreturn]] void refuse_pattern(const std::string& pattern, const std::string& why) {
   throw ConfigError("ShardWriter: the pattern '" + pattern + "' " + why + "; write it as 'train-%06d.tar'");
 }
 
@@ -28,16 +28,16 @@ ShardName::ShardName(std::string pattern) {
   const std::size_t slash = pattern.rfind('/');
   const std::size_t begin = slash == pattern.npos ? 0 : slash + 1;
   const std::size_t percent = pattern.find('%');
-  if (percent == pattern.npos) refuse(pattern, "has no place for the shard's number");
-  if (percent < begin) refuse(pattern, "has a '%' in its folder");
-  if (pattern.find('%', percent + 1) != pattern.npos) refuse(pattern, "has more than one '%'");
+  if (percent == pattern.npos) refuse_pattern(pattern, "has no place for the shard's number");
+  if (percent < begin) refuse_pattern(pattern, "has a '%' in its folder");
+  if (pattern.find('%', percent + 1) != pattern.npos) refuse_pattern(pattern, "has more than one '%'");
   std::size_t i = percent + 1;
   fill_ = i < pattern.size() && pattern[i] == '0' ? '0' : ' ';
   while (i < pattern.size() && is_digit(pattern[i]) && width_ <= widest) {
     width_ = width_ * 10 + static_cast<std::size_t>(pattern[i++] - '0');
   }
   if (i == pattern.size() || pattern[i] != 'd' || width_ > widest) {
-    refuse(pattern, "has a '%' that is not followed by a width and a 'd'");
+    refuse_pattern(pattern, "has a '%' that is not followed by a width and a 'd'");
   }
   folder_ = pattern.substr(0, begin);
   before_ = pattern.substr(begin, percent - begin);

@@ -23,10 +23,12 @@ namespace {
 
 using detail::ArchiveLocale;
 
-constexpr int64_t tar_block = 512;
+constexpr int64_t block_bytes = 512;
 constexpr int end_blocks = 2;
 
-int64_t padded(std::size_t bytes) { return (static_cast<int64_t>(bytes) + tar_block - 1) / tar_block * tar_block; }
+int64_t padded(std::size_t bytes) {
+  return (static_cast<int64_t>(bytes) + block_bytes - 1) / block_bytes * block_bytes;
+}
 
 void check(const ShardWriterOptions& options) {
   if (options.max_samples < 0) {
@@ -47,7 +49,7 @@ class OpenShard {
     const ArchiveLocale locale(ArchiveLocale::For::writing);
     archive_write_set_format_pax_restricted(archive_);
     archive_write_set_bytes_per_block(archive_, 1 << 20);
-    archive_write_set_bytes_in_last_block(archive_, tar_block);
+    archive_write_set_bytes_in_last_block(archive_, block_bytes);
     if (archive_write_open(archive_, this, nullptr, &OpenShard::write, nullptr) != ARCHIVE_OK) fail();
   }
   ~OpenShard() { archive_write_free(archive_); }
@@ -141,7 +143,7 @@ int64_t bytes_of(std::string_view key, std::span<const Record::Part> parts) {
   for (const Record::Part& part : parts) {
     const std::size_t name = key.size() + 1 + part.extension.size();
     const bool plain = name <= 100 && std::all_of(key.begin(), key.end(), [](char c) { return c > 0; });
-    bytes += tar_block + padded(part.bytes.size()) + (plain ? 0 : 2 * tar_block + padded(2 * name + 64));
+    bytes += block_bytes + padded(part.bytes.size()) + (plain ? 0 : 2 * block_bytes + padded(2 * name + 64));
   }
   return bytes;
 }
@@ -161,7 +163,7 @@ struct ShardWriter::Impl {
 
   bool is_full(int64_t more) const {
     return (options.max_samples > 0 && shard->samples >= options.max_samples) ||
-           shard->bytes() + more + end_blocks * tar_block > options.max_bytes;
+           shard->bytes() + more + end_blocks * block_bytes > options.max_bytes;
   }
 
   void add(std::string_view key, std::span<const Record::Part> parts) {

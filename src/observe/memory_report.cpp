@@ -5,6 +5,7 @@
 #include "memory_recorder.hpp"
 #include "memory_sweep.hpp"
 #include "saturate/error.hpp"
+#include "saturate/observe/fits.hpp"
 #include "saturate/observe/memory_meter.hpp"
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -116,11 +117,6 @@ void claim_known(const torch::nn::Module& model, const StateTensors& state, Clai
   for (const at::Tensor& parameter : model.parameters()) claim(parameter.grad(), MemoryKind::gradients);
 }
 
-c10::Device device_of(const torch::nn::Module& model) {
-  for (const at::Tensor& parameter : model.parameters()) return parameter.device();
-  return c10::kCPU;
-}
-
 }  // namespace
 
 MemoryReport measure_memory(const torch::nn::Module& model, const std::function<StateTensors()>& state,
@@ -128,7 +124,7 @@ MemoryReport measure_memory(const torch::nn::Module& model, const std::function<
   require_outermost();
   MemoryReport report;
   report.saved_tensors_known = torch_seam::install_engine();
-  const auto recorder = std::make_shared<MemoryRecorder>(device_of(model));
+  const auto recorder = std::make_shared<MemoryRecorder>(detail::device_of(model));
   claim_known(model, state(), [&](const at::Tensor& tensor, MemoryKind kind) { recorder->claim(tensor, kind); });
   std::map<c10::Device, std::pair<int64_t, int64_t>, bool (*)(c10::Device, c10::Device)> failed_before(
       [](c10::Device a, c10::Device b) { return std::pair(a.type(), a.index()) < std::pair(b.type(), b.index()); });

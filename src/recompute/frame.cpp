@@ -13,7 +13,7 @@
 namespace saturate::detail {
 namespace {
 
-std::atomic<int64_t> alive = 0;
+std::atomic<int64_t> living_frames = 0;
 thread_local constinit std::shared_ptr<FrameListener> next_listener;
 
 // Thrown out of the second forward when it has made all that is needed. Not a std::exception, so that what a model
@@ -21,7 +21,7 @@ thread_local constinit std::shared_ptr<FrameListener> next_listener;
 struct Enough {};
 }  // namespace
 
-int64_t frames_alive() { return alive; }
+int64_t frames_alive() { return living_frames; }
 
 void listen_to_next_frame(std::shared_ptr<FrameListener> listener) { next_listener = std::move(listener); }
 std::shared_ptr<FrameListener> take_next_listener() { return std::exchange(next_listener, nullptr); }
@@ -100,10 +100,10 @@ Frame::Frame(std::shared_ptr<Block> block, BlockParts parts, std::vector<at::Ten
     first_of_.push_back(static_cast<std::size_t>(same - inputs_.begin()));
     saved_inputs_.emplace_back(first_of_[i] == i ? inputs_[i] : at::Tensor());
   }
-  ++alive;
+  ++living_frames;
 }
 
-Frame::~Frame() { --alive; }
+Frame::~Frame() { --living_frames; }
 
 std::unique_ptr<torch::autograd::SavedVariableHooks> Frame::hooks() {
   return std::make_unique<SlotHooks>(shared_from_this());

@@ -13,7 +13,7 @@
 namespace saturate::detail {
 namespace {
 
-std::atomic<int64_t> alive = 0;
+std::atomic<int64_t> living_parcels = 0;
 
 // A span begins on a multiple of this, so that what is in it is aligned as before.
 constexpr std::size_t alignment = 512;
@@ -32,7 +32,7 @@ bool is_plain(const at::Tensor& tensor) {
 
 }  // namespace
 
-int64_t parcels_alive() { return alive; }
+int64_t parcels_alive() { return living_parcels; }
 
 std::optional<SavedSpan> span_of(const at::Tensor& tensor) {
   if (!is_plain(tensor)) return std::nullopt;
@@ -73,7 +73,7 @@ Parcel::Parcel(std::shared_ptr<SavedStore> store, const at::Tensor& tensor, cons
       device_(tensor.device()),
       versions_(tensor),
       out_(store_->place().send(bytes_of(tensor.storage(), span))) {
-  ++alive;
+  ++living_parcels;
   store_->count([&](SavedCounts& counts) {
     ++counts.moved_tensors;
     counts.moved_bytes += static_cast<int64_t>(span.end - span.begin);
@@ -83,7 +83,7 @@ Parcel::Parcel(std::shared_ptr<SavedStore> store, const at::Tensor& tensor, cons
 }
 
 Parcel::~Parcel() {
-  --alive;
+  --living_parcels;
   store_->count([&](SavedCounts& counts) { counts.stored_bytes -= static_cast<int64_t>(out_->to().nbytes()); });
 }
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles one misuse and requires that it fails in one sentence.
 
-    run.py FILE --flags FLAGS_FILE COMPILER...
+    run.py FILE --flags FLAGS_FILE [--pch FILE] COMPILER...
 
 Every `// expect: fragment` of FILE must stand in the first error line, and there must be exactly one error, with each
-compiler: a second one would bury the sentence that helps.
+compiler: a second one would bury the sentence that helps. --pch: what the first compiler, Clang, has precompiled.
 """
 
 import argparse
@@ -34,6 +34,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("file")
     parser.add_argument("--flags", required=True, help="a file with one compiler flag a line")
+    parser.add_argument("--pch")
     parser.add_argument("compilers", nargs="+")
     options = parser.parse_args()
     with open(options.file) as source:
@@ -41,10 +42,12 @@ def main():
     if not fragments:
         sys.exit(f"{options.file}: no '// expect: ' line")
     with open(options.flags) as lines:
-        flags = lines.read().split("\n")
+        flags = [line for line in lines.read().split("\n") if line]
     failed = False
     for compiler in options.compilers:
-        found, output = problems(compiler, options.file, [f for f in flags if f], fragments)
+        precompiled = compiler == options.compilers[0] and options.pch
+        more = ["-O0", "-DNDEBUG", "-fPIC", "-Xclang", "-include-pch", "-Xclang", options.pch] if precompiled else []
+        found, output = problems(compiler, options.file, flags + more, fragments)
         print(f"{compiler}: {'; '.join(found) or 'as expected'}")
         if found:
             failed = True

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The consumer, three ways, with the system's compiler where the library is already there. Serial: each one builds with
-# as many jobs as there are cores.
+# The consumer, three ways, with the system's compiler where the library is already there.
 
 # consumer_test(way compiler definitions...)
 function(consumer_test way compiler)
@@ -9,7 +8,10 @@ function(consumer_test way compiler)
     COMMAND ${CMAKE_COMMAND} -DWAY=${way} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}
       -DCOMPILER=${compiler} -DTORCH_DIR=${Torch_DIR} "-DLAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" ${ARGN}
       -P ${PROJECT_SOURCE_DIR}/tests/consumer/run.cmake)
-  set_tests_properties(consumer/${way} PROPERTIES LABELS consumer RUN_SERIAL ON TIMEOUT 1800)
+  set_tests_properties(consumer/${way} PROPERTIES LABELS consumer TIMEOUT 1800)
+  if(way MATCHES subdirectory)  # builds with as many jobs as there are cores
+    set_tests_properties(consumer/${way} PROPERTIES RUN_SERIAL ON)
+  endif()
 endfunction()
 
 consumer_test(build_tree ${SATURATE_SYSTEM_CXX})
