@@ -32,6 +32,13 @@ class StateError : public Error {
   using Error::Error;
 };
 
+/// Another process that trains with this one did not answer in time, or is gone: names what was running. The process
+/// group is of no use afterwards: end the process, so that its launcher starts it again.
+class DistributedError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A value that is not finite, where the caller asked to be told by an exception. Nothing has been changed.
 class NonFiniteError : public Error {
  public:

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "saturate/distributed/distributed_data_parallel.hpp"
+
+#include "../torch_seam/reducer.hpp"
+#include "saturate/error.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/nn/module.h>
+
+#include <exception>
+#include <sstream>
+#include <unordered_set>
+#include <utility>
+
+namespace saturate::distributed {
+namespace {
+
+constexpr std::size_t broadcast_bytes = std::size_t{250} << 20;  // at once, as Python's does
+
+/// Each parameter that is trained, once, by the first of its names.
+struct Trained {
+  std::vector<at::Tensor> tensors;
+  std::vector<std::string> names;
+};
+
+Trained trained_parameters(const torch::nn::Module& module) {
+  Trained trained;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    trained.tensors.push_back(item.value());
+    trained.names.push_back(item.key());
+  }
+  return trained;
+}
+
+/// One line a parameter and buffer.
+std::string describe(const torch::nn::Module& module) {
+  std::ostringstream text;
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& tensor = item.value();
+    text << "parameter " << item.key() << " " << tensor.sizes() << " " << tensor.scalar_type()
+         << (tensor.requires_grad() ? "" : " frozen") << "\n";
+  }
+  for (const auto& item : module.named_buffers()) {
+    text << "buffer " << item.key() << " " << item.value().sizes() << " " << item.value().scalar_type() << "\n";
+  }
+  return text.str();
+}
+
+std::string line_at(const std::string& text, std::size_t number) {
+  std::istringstream lines(text);
+  std::string line;
+  for (std::size_t i = 0; i <= number; ++i) {
+    if (!std::getline(lines, line)) return "nothing";
+  }
+  return line;
+}
+
+void require_same_on_all_ranks(const torch::nn::Module& module, const ProcessGroup& group) {
+  const auto texts = group.gather_text(describe(module));
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    std::size_t number = 0;
+    while (line_at(texts[0], number) == line_at(texts[rank], number)) ++number;
+    throw StateError(c10::str("DistributedDataParallel: the model of rank ", rank, " is not that of rank 0: ",
+                              line_at(texts[rank], number), " in place of ", line_at(texts[0], number),
+                              ". Every rank makes the same model"));
+  }
+}
+
+}  // namespace
+
+void DdpOptions::validate() const {
+  const auto require = [](bool holds, const std::string& what) {
+    if (!holds) throw ConfigError("DdpOptions: " + what);
+  };
+  require(bucket_bytes > 0, c10::str("bucket_bytes is ", bucket_bytes, "; give a positive number"));
+  require(first_bucket_bytes > 0, c10::str("first_bucket_bytes is ", first_bucket_bytes, "; give a positive number"));
+  require(!(find_unused_parameters && static_graph),
+          "find_unused_parameters and static_graph: a static graph finds them by itself, in its first window");
+}
+
+struct DistributedDataParallel::Impl {
+  torch::nn::Module* module;
+  ProcessGroup group;
+  DdpOptions options;
+  double divisor;
+  std::unique_ptr<torch_seam::Reducer> reducer;
+  int64_t reductions = 0;
+  bool synced = false;    // the window's last micro-batch has begun
+  bool given_up = false;  // an exception has left a micro-batch
+
+  void make_reducer() {
+    Trained trained = trained_parameters(*module);
+    reducer = std::make_unique<torch_seam::Reducer>(
+        std::move(trained.tensors), std::move(trained.names), group.c10d(),
+        torch_seam::ReducerOptions{options.bucket_bytes, options.first_bucket_bytes, options.find_unused_parameters,
+                                   options.static_graph, options.gradient_as_bucket_view},
+        [this](Bucket& bucket) {
+          ++reductions;
+          return options.hook->reduce(bucket, divisor);
+        });
+  }
+
+  void broadcast(const std::vector<at::Tensor>& tensors) const {
+    if (tensors.empty()) return;
+    const at::NoGradGuard no_grad;
+    group.run("broadcast of rank 0's weights or buffers",
+              [&] { c10d::broadcast_coalesced(group.c10d(), tensors, broadcast_bytes, /*rank=*/0); });
+  }
+};
+
+DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, ProcessGroup group, DdpOptions options,
+                                                 Reduction reduction)
+    : impl_(std::make_unique<Impl>()) {
+  options.validate();
+  if (options.hook == nullptr) options.hook = std::make_shared<AllReduce>();
+  impl_->module = &module;
+  impl_->group = std::move(group);
+  impl_->options = std::move(options);
+  impl_->divisor = reduction == Reduction::mean ? impl_->group.world_size() : 1;
+  if (trained_parameters(module).tensors.empty()) {
+    throw ConfigError("DistributedDataParallel: no parameter of the model requires a gradient");
+  }
+  if (impl_->group.world_size() == 1) return;
+  require_same_on_all_ranks(module, impl_->group);
+  std::vector<at::Tensor> weights;
+  for (const at::Tensor& parameter : module.parameters()) weights.push_back(parameter.detach());
+  for (const at::Tensor& buffer : module.buffers()) weights.push_back(buffer.detach());
+  impl_->broadcast(weights);
+  impl_->options.hook->attach(impl_->group);
+  // A static graph counts each parameter's gradients in the backward passes that it sees first: it is to see one.
+  if (!impl_->options.static_graph) impl_->make_reducer();
+}
+
+DistributedDataParallel::~DistributedDataParallel() = default;
+DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
+DistributedDataParallel& DistributedDataParallel::operator=(DistributedDataParallel&&) noexcept = default;
+
+DistributedDataParallel::MicroStep::~MicroStep() {
+  if (ddp_ != nullptr && std::uncaught_exceptions() > exceptions_) ddp_->impl_->given_up = true;
+}
+
+DistributedDataParallel::MicroStep DistributedDataParallel::micro_step(bool last) {
+  Impl& self = *impl_;
+  if (self.group.world_size() == 1) return {nullptr, 0};
+  if (std::exchange(self.given_up, false) && self.reducer != nullptr) self.reducer->reset();
+  if (last) {
+    if (self.reducer == nullptr) self.make_reducer();
+    self.group.run("agreeing on buckets", [&] { self.reducer->before_forward(); });
+    if (self.options.buffers == Buffers::broadcast) self.broadcast(self.module->buffers());
+  }
+  self.synced = last;
+  return {this, std::uncaught_exceptions()};
+}
+
+void DistributedDataParallel::before_backward(const at::Tensor& loss) {
+  if (impl_->synced) impl_->reducer->before_backward(loss);
+}
+
+void DistributedDataParallel::finish() {
+  if (!std::exchange(impl_->synced, false)) return;
+  try {
+    impl_->reducer->after_backward();
+  } catch (const c10::Error& error) {
+    impl_->given_up = true;
+    throw StateError(std::string("DistributedDataParallel: not every parameter got a gradient in this window, so the "
+                                 "others' were not all reduced. Freeze it, or set find_unused_parameters. LibTorch "
+                                 "says: ") +
+                     error.what_without_backtrace());
+  }
+}
+
+const ProcessGroup& DistributedDataParallel::group() const { return impl_->group; }
+CommHook& DistributedDataParallel::hook() { return *impl_->options.hook; }
+int64_t DistributedDataParallel::reductions() const { return impl_->reductions; }
+
+std::vector<int64_t> DistributedDataParallel::bucket_bytes() const {
+  return impl_->reducer == nullptr ? std::vector<int64_t>() : impl_->reducer->bucket_bytes();
+}
+
+}  // namespace saturate::distributed

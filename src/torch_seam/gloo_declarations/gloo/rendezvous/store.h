@@ -1,0 +1,2 @@
+#pragma once
+#include <gloo/declarations.hpp>

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reducer.hpp"
+
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+namespace saturate::torch_seam {
+namespace {
+
+class HookOf final : public c10d::CommHookInterface {
+ public:
+  explicit HookOf(Reducer::Hook hook) : hook_(std::move(hook)) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& given) override {
+    distributed::Bucket bucket{.gradients = given.getBuffer(),
+                               .index = given.getIndex(),
+                               .last = given.isLast(),
+                               .parameters = given.getParameters(),
+                               .views = given.getGradients()};
+    return hook_(bucket);
+  }
+  at::Tensor parseHookResult(const c10::IValue& result) override { return c10d::detail::parseCppCommHookResult(result); }
+
+ private:
+  Reducer::Hook hook_;
+};
+
+}  // namespace
+
+struct Reducer::Impl {
+  std::shared_ptr<c10d::Reducer> reducer;
+  bool find_unused, static_graph;
+  bool first_window = true;
+};
+
+Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
+                 c10::intrusive_ptr<c10d::ProcessGroup> group, const ReducerOptions& options, Hook hook)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->find_unused = options.find_unused_parameters;
+  impl_->static_graph = options.static_graph;
+  // Buckets are made again after the first window, in the order in which gradients come: until then one is enough,
+  // unless they never are.
+  std::vector<std::size_t> limits{std::numeric_limits<std::size_t>::max()};
+  if (options.find_unused_parameters) {
+    limits = {static_cast<std::size_t>(options.first_bucket_bytes), static_cast<std::size_t>(options.bucket_bytes)};
+  }
+  const std::vector<bool> sparse(parameters.size(), false);
+  auto [buckets, bucket_limits] = c10d::compute_bucket_assignment_by_size(parameters, limits, sparse);
+  std::reverse(buckets.begin(), buckets.end());  // about the order of backward
+  std::unordered_map<std::size_t, std::string> by_index;
+  for (std::size_t i = 0; i < names.size(); ++i) by_index.emplace(i, names[i]);
+  impl_->reducer = std::make_shared<c10d::Reducer>(
+      std::move(parameters), std::move(buckets), std::move(group), sparse, options.bucket_bytes,
+      options.find_unused_parameters, options.gradient_as_bucket_view, std::move(by_index), options.first_bucket_bytes,
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>());
+  impl_->reducer->register_comm_hook(std::make_unique<HookOf>(std::move(hook)));
+  if (options.static_graph) impl_->reducer->set_static_graph();
+}
+
+Reducer::~Reducer() {
+  if (impl_ != nullptr) impl_->reducer->remove_autograd_hooks();
+}
+
+void Reducer::before_forward() {
+  impl_->reducer->rebuild_buckets();
+  impl_->reducer->prepare_for_forward();
+  if (!impl_->find_unused) impl_->reducer->prepare_for_backward({});
+}
+
+void Reducer::before_backward(const at::Tensor& loss) {
+  if (impl_->find_unused) impl_->reducer->prepare_for_backward({loss});
+}
+
+void Reducer::after_backward() {
+  if (std::exchange(impl_->first_window, false) && impl_->static_graph) impl_->reducer->delay_all_reduce();
+  impl_->reducer->check_finalized();
+}
+
+void Reducer::reset() { impl_->reducer->reset_state(); }
+
+std::vector<int64_t> Reducer::bucket_bytes() const {
+  std::vector<int64_t> bytes;
+  for (const auto& bucket : impl_->reducer->get_grad_buckets()) {
+    bytes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
+  }
+  return bytes;
+}
+
+}  // namespace saturate::torch_seam
