@@ -41,7 +41,10 @@ class Trainer {
       : step_(std::move(model), optim::detail::own(std::forward<Optimizer>(optimizer)),
               detail::validated(std::move(loss)), detail::PolicySet<Policies...>(std::move(policies)...),
               c10::Device(c10::kCPU)) {
-    const auto wanted = step_.policies.options().device;
+    auto wanted = step_.policies.options().device;
+    if constexpr (requires { step_.policies.distributed().device(); }) {
+      if (!wanted) wanted = step_.policies.distributed().device();
+    }
     const c10::Device device = wanted ? *wanted : detail::default_device();
     if constexpr (requires { step_.policies.schedule().check_groups(std::size_t{}); }) {
       step_.policies.schedule().check_groups(detail::group_count(*step_.optimizer));

@@ -105,6 +105,16 @@ struct DistributedDataParallel::Impl {
         });
   }
 
+  void begin(bool last) {
+    if (group.world_size() == 1) return;
+    if (std::exchange(given_up, false) && reducer != nullptr) reducer->reset();
+    synced = last;
+    if (!last) return;
+    if (reducer == nullptr) make_reducer();
+    group.run("agreeing on buckets", [&] { reducer->before_forward(); });
+    if (options.buffers == Buffers::broadcast) broadcast(module->buffers());
+  }
+
   void broadcast(const std::vector<at::Tensor>& tensors) const {
     if (tensors.empty()) return;
     const at::NoGradGuard no_grad;
@@ -140,21 +150,13 @@ DistributedDataParallel::~DistributedDataParallel() = default;
 DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
 DistributedDataParallel& DistributedDataParallel::operator=(DistributedDataParallel&&) noexcept = default;
 
-DistributedDataParallel::MicroStep::~MicroStep() {
-  if (ddp_ != nullptr && std::uncaught_exceptions() > exceptions_) ddp_->impl_->given_up = true;
+DistributedDataParallel::MicroStep::MicroStep(DistributedDataParallel* ddp, bool last)
+    : ddp_(ddp), exceptions_(std::uncaught_exceptions()) {
+  ddp->impl_->begin(last);
 }
 
-DistributedDataParallel::MicroStep DistributedDataParallel::micro_step(bool last) {
-  Impl& self = *impl_;
-  if (self.group.world_size() == 1) return {nullptr, 0};
-  if (std::exchange(self.given_up, false) && self.reducer != nullptr) self.reducer->reset();
-  if (last) {
-    if (self.reducer == nullptr) self.make_reducer();
-    self.group.run("agreeing on buckets", [&] { self.reducer->before_forward(); });
-    if (self.options.buffers == Buffers::broadcast) self.broadcast(self.module->buffers());
-  }
-  self.synced = last;
-  return {this, std::uncaught_exceptions()};
+DistributedDataParallel::MicroStep::~MicroStep() {
+  if (std::uncaught_exceptions() > exceptions_) ddp_->impl_->given_up = true;
 }
 
 void DistributedDataParallel::before_backward(const at::Tensor& loss) {

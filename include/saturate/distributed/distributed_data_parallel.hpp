@@ -69,7 +69,7 @@ class DistributedDataParallel {
   /// Spans forward and backward of a micro-batch.
   class MicroStep {
    public:
-    MicroStep(DistributedDataParallel* ddp, int exceptions) : ddp_(ddp), exceptions_(exceptions) {}
+    MicroStep(DistributedDataParallel* ddp, bool last);
     ~MicroStep();
     MicroStep(const MicroStep&) = delete;
     MicroStep& operator=(const MicroStep&) = delete;
@@ -78,8 +78,9 @@ class DistributedDataParallel {
     DistributedDataParallel* ddp_;
     int exceptions_;
   };
+  friend class MicroStep;
   /// @param last gradients are reduced in this backward; before it they add up on this rank.
-  MicroStep micro_step(bool last = true);
+  MicroStep micro_step(bool last = true) { return MicroStep(this, last); }
   /// Between forward and backward; needed with find_unused_parameters only.
   void before_backward(const at::Tensor& loss);
   /// After the last backward.

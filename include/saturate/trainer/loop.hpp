@@ -138,6 +138,11 @@ Metrics evaluate(Step& step, torch::nn::Module& module, Loader& loader) {
       add_to(correct, step.loss.correct(output, micro.target));
     }
   }
+  if constexpr (requires { step.policies.distributed().reduce_sum(sum); }) {
+    step.policies.distributed().reduce_count(count.host, count.device);
+    if (sum.defined()) step.policies.distributed().reduce_sum(sum);
+    if (correct.defined()) step.policies.distributed().reduce_sum(correct);
+  }
   return read_metrics(count, sum, correct);
 }
 

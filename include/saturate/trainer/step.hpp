@@ -53,9 +53,14 @@ class Step {
     result.count = count_targets(micro_batches);
     policies.guard().begin();
     policies.capture().run([&] {
-      backward_within_memory(micro_batches, result);
-      if constexpr (requires { policies.recompute().after_backward(); }) policies.recompute().after_backward();
-      policies.distributed().finish();
+      run_window(policies.distributed(), [&] {
+        backward_within_memory(micro_batches, result);
+        if constexpr (requires { policies.recompute().after_backward(); }) policies.recompute().after_backward();
+        policies.distributed().finish();
+        if constexpr (requires { policies.distributed().reduce_loss(result.loss_sum); }) {
+          policies.distributed().reduce_loss(result.loss_sum);
+        }
+      });
       update(result);
     });
     if constexpr (requires { policies.precision().after_window(); }) policies.precision().after_window();
@@ -174,6 +179,9 @@ class Step {
   void backward_one(const at::Tensor& sum, const Count& count, StepResult& result) {
     check_loss(sum, /*needs_graph=*/true);
     const at::Tensor wide = at_least_float(sum);
+    if constexpr (requires { policies.distributed().before_backward(wide); }) {
+      policies.distributed().before_backward(wide);
+    }
     run_backward(wide, root_.get(count, root_scale(), wide));
     optimizer->gather_gradients();
     // tensor_data() shares the value without the graph, and runs no operator.

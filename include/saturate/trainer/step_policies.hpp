@@ -49,6 +49,16 @@ bool any_out_of_memory(Distributed& distributed, bool here) {
   }
 }
 
+/// Runs forward and backward of a window; a distributed policy may give its errors their names.
+template <class Distributed, class Window>
+void run_window(Distributed& distributed, Window window) {
+  if constexpr (requires { distributed.run(window); }) {
+    distributed.run(window);
+  } else {
+    window();
+  }
+}
+
 /// Spans forward and backward of a window.
 template <class Policy>
 auto window_scope(Policy& policy) {

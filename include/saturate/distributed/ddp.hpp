@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The distributed axis: Ddp, data parallel training.
+//
+//   auto group = st::distributed::ProcessGroup::from_environment();
+//   st::Trainer trainer(net, optimizer, loss, st::Ddp(group), st::Accumulate{4});
+#pragma once
+
+#include "saturate/distributed/distributed_data_parallel.hpp"
+#include "saturate/distributed/process_group.hpp"
+#include "saturate/policy.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace saturate {
+
+using distributed::DdpOptions;
+
+/// Every rank trains on its own batches with the same weights. Gradients are summed over ranks in buckets while the
+/// window's last backward runs; the window's targets are counted over all ranks, so that the gradient is that of all
+/// their samples in one batch, whatever each rank has. Losses are those of all ranks. Every rank skips a step or none.
+/// With one process nothing is done.
+class Ddp {
+ public:
+  using axis = saturate::axis::distributed;
+
+  explicit Ddp(distributed::ProcessGroup group, DdpOptions options = {});
+
+  void validate() const { options_.validate(); }
+  void attach(torch::nn::Module& module, c10::Device device);
+  /// Where the group's ranks train: the Trainer's device, unless TrainerOptions names one.
+  std::optional<c10::Device> device() const { return group_.device(); }
+
+  std::optional<distributed::DistributedDataParallel::MicroStep> micro_step(bool last);
+  void before_backward(const at::Tensor& loss_sum);
+  void finish();
+  void agree(at::Tensor& refused);
+  void reduce_count(double& host, at::Tensor& device);
+  /// The window's loss over all ranks, in place of this rank's.
+  void reduce_loss(at::Tensor& loss_sum);
+  /// A sum over ranks, at the end of an evaluation.
+  void reduce_sum(at::Tensor& sum);
+  bool any_out_of_memory(bool here) { return group_.any(here); }
+  /// Runs a window; errors of c10d become a DistributedError.
+  void run(const std::function<void()>& window) const;
+
+  const distributed::ProcessGroup& group() const { return group_; }
+  distributed::DistributedDataParallel& ddp() { return *ddp_; }
+
+ private:
+  bool alone() const { return group_.world_size() == 1; }
+  struct PendingLoss;
+
+  distributed::ProcessGroup group_;
+  DdpOptions options_;
+  std::shared_ptr<distributed::DistributedDataParallel> ddp_;  // none with one process
+  std::shared_ptr<PendingLoss> loss_;
+};
+static_assert(DistributedPolicy<Ddp>);
+
+}  // namespace saturate

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "saturate/distributed/ddp.hpp"
+
+#include "saturate/error.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <c10/util/StringUtil.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <exception>
+#include <typeinfo>
+#include <utility>
+
+namespace saturate {
+namespace {
+
+/// Whether an exception comes from communication: c10d's own types, or Gloo's, whose headers are not there.
+bool is_of_communication(const std::exception& error) {
+  return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
+         std::string(typeid(error).name()).find("gloo") != std::string::npos;
+}
+
+}  // namespace
+
+/// The window's loss on its way: known before the last backward, wanted after it.
+struct Ddp::PendingLoss {
+  at::Tensor sum;
+  bool last = false;
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
+Ddp::Ddp(distributed::ProcessGroup group, DdpOptions options)
+    : group_(std::move(group)), options_(std::move(options)), loss_(std::make_shared<PendingLoss>()) {}
+
+void Ddp::attach(torch::nn::Module& module, c10::Device device) {
+  if (alone()) return;
+  if (device.type() != group_.device().type()) {
+    throw ConfigError("Ddp: the model is on " + device.str() + ", the process group is for " + group_.device().str());
+  }
+  ddp_ = std::make_shared<distributed::DistributedDataParallel>(module, group_, options_, distributed::Reduction::sum);
+}
+
+std::optional<distributed::DistributedDataParallel::MicroStep> Ddp::micro_step(bool last) {
+  if (alone()) return std::nullopt;
+  loss_->last = last;
+  return std::optional<distributed::DistributedDataParallel::MicroStep>(std::in_place, ddp_.get(), last);
+}
+
+void Ddp::before_backward(const at::Tensor& loss_sum) {
+  if (alone()) return;
+  const at::Tensor local = loss_sum.detach();
+  loss_->sum = loss_->sum.defined() ? loss_->sum + local : local.clone();
+  if (loss_->last) {
+    std::vector<at::Tensor> tensors{loss_->sum};
+    c10d::AllreduceOptions options;
+    options.timeout = group_.timeout();
+    loss_->work = group_.c10d()->allreduce(tensors, options);
+  }
+  ddp_->before_backward(loss_sum);
+}
+
+void Ddp::finish() {
+  if (!alone()) ddp_->finish();
+}
+
+void Ddp::agree(at::Tensor& refused) {
+  if (alone() || !refused.defined()) return;
+  refused = refused.clone();
+  group_.all_reduce(refused, distributed::ReduceOp::max);
+}
+
+void Ddp::reduce_count(double& host, at::Tensor& device) {
+  if (alone()) return;
+  // A host number stays one where the group reduces on the CPU; a GPU is not waited for.
+  const bool on_host = !device.defined() && group_.device().is_cpu();
+  device = device.defined() ? device.to(at::kDouble) : at::full({}, host, at::TensorOptions(group_.device()).dtype(at::kDouble));
+  group_.all_reduce(device);
+  if (!on_host) return;
+  host = device.item<double>();
+  device = at::Tensor();
+}
+
+void Ddp::reduce_loss(at::Tensor& loss_sum) {
+  if (alone() || loss_->work == nullptr) return;
+  group_.run("all_reduce of the loss", [&] { loss_->work->wait(); });
+  loss_sum = std::exchange(loss_->sum, at::Tensor());
+  loss_->work = nullptr;
+}
+
+void Ddp::reduce_sum(at::Tensor& sum) {
+  if (alone()) return;
+  sum = sum.clone();
+  group_.all_reduce(sum);
+}
+
+void Ddp::run(const std::function<void()>& window) const {
+  if (alone()) return window();
+  try {
+    window();
+  } catch (const std::exception& error) {
+    if (!is_of_communication(error)) throw;
+    group_.run("forward and backward of a window", [&] { throw; });
+  }
+}
+
+}  // namespace saturate
