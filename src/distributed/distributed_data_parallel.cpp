@@ -167,12 +167,9 @@ void DistributedDataParallel::finish() {
   if (!std::exchange(impl_->synced, false)) return;
   try {
     impl_->reducer->after_backward();
-  } catch (const c10::Error& error) {
+  } catch (...) {
     impl_->given_up = true;
-    throw StateError(std::string("DistributedDataParallel: not every parameter got a gradient in this window, so the "
-                                 "others' were not all reduced. Freeze it, or set find_unused_parameters. LibTorch "
-                                 "says: ") +
-                     error.what_without_backtrace());
+    throw;
   }
 }
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reducer.hpp"
 
+#include "saturate/error.hpp"
+
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
 #include <limits>
+#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -30,10 +33,25 @@ class HookOf final : public c10d::CommHookInterface {
   Reducer::Hook hook_;
 };
 
+/// The names behind "Parameter indices which did not receive grad for rank 0: 0 1 6".
+std::string named_in(const std::string& message, const std::vector<std::string>& names) {
+  const std::string before = "did not receive grad for rank";
+  const auto found = message.find(before);
+  const auto colon = found == std::string::npos ? found : message.find(':', found);
+  if (colon == std::string::npos) return "a parameter";
+  std::istringstream numbers(message.substr(colon + 1));
+  std::string text;
+  for (std::size_t number; numbers >> number && number < names.size();) {
+    text += (text.empty() ? "" : ", ") + names[number];
+  }
+  return text.empty() ? "a parameter" : text;
+}
+
 }  // namespace
 
 struct Reducer::Impl {
   std::shared_ptr<c10d::Reducer> reducer;
+  std::vector<std::string> names;
   bool find_unused, static_graph;
   bool first_window = true;
 };
@@ -54,6 +72,7 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
   std::reverse(buckets.begin(), buckets.end());  // about the order of backward
   std::unordered_map<std::size_t, std::string> by_index;
   for (std::size_t i = 0; i < names.size(); ++i) by_index.emplace(i, names[i]);
+  impl_->names = std::move(names);
   impl_->reducer = std::make_shared<c10d::Reducer>(
       std::move(parameters), std::move(buckets), std::move(group), sparse, options.bucket_bytes,
       options.find_unused_parameters, options.gradient_as_bucket_view, std::move(by_index), options.first_bucket_bytes,
@@ -78,7 +97,13 @@ void Reducer::before_backward(const at::Tensor& loss) {
 
 void Reducer::after_backward() {
   if (std::exchange(impl_->first_window, false) && impl_->static_graph) impl_->reducer->delay_all_reduce();
-  impl_->reducer->check_finalized();
+  try {
+    impl_->reducer->check_finalized();
+  } catch (const c10::Error& error) {
+    throw StateError("DistributedDataParallel: no gradient in this window's last backward: " +
+                     named_in(error.what_without_backtrace(), impl_->names) +
+                     "; so the others' were not all reduced. Freeze what is not used, or set find_unused_parameters");
+  }
 }
 
 void Reducer::reset() { impl_->reducer->reset_state(); }

@@ -33,7 +33,7 @@ class Reducer {
   void before_forward();
   /// Between forward and backward, when parameters may be unused.
   void before_backward(const at::Tensor& loss);
-  /// After the backward. @throws what c10d says when a parameter got no gradient.
+  /// After the backward. @throws StateError a parameter got no gradient: it is named.
   void after_backward();
   /// A window that was given up: buckets that were not reduced are forgotten.
   void reset();

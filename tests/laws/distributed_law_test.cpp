@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// Laws 1, 2 and 9 over ranks: the gradient of all ranks' samples, whatever each has; a step that is skipped on one rank is
+// skipped on all; an error reaches every rank.
+#include "distributed_support.hpp"
+#include "saturate/distributed/compress.hpp"
+#include "saturate/distributed/ddp.hpp"
+#include "saturate/error.hpp"
+#include "saturate/optim/adamw.hpp"
+#include "saturate/optim/sgd.hpp"
+#include "saturate/recompute/policy.hpp"
+#include "saturate/trainer.hpp"
+
+#include <catch2/generators/catch_generators.hpp>
+
+#include <csignal>
+#include <memory>
+#include <stdexcept>
+#include <unistd.h>
+
+namespace st = saturate;
+using support::Batch;
+using support::dist::ProcessGroup;
+using support::Mlp;
+using support::RankChecks;
+
+namespace {
+
+// Rank r's micro-batches of a window: sizes differ from rank to rank and window to window, some targets are padding.
+std::vector<Batch> window_of(int rank, int64_t micro_batches, int64_t window, at::ScalarType dtype) {
+  std::vector<Batch> result;
+  for (int64_t i = 0; i < micro_batches; ++i) {
+    const int64_t samples = 2 + (rank + i + window) % 4;
+    result.push_back(support::classes(samples, 1000 * window + 10 * i + rank, dtype, /*ignore_every=*/3));
+  }
+  return result;
+}
+
+// Small enough for several buckets.
+st::DdpOptions small_buckets() { return {.bucket_bytes = 256, .first_bucket_bytes = 64}; }
+
+struct Trained {
+  std::vector<at::Tensor> parameters, gradients, losses;
+};
+
+template <class... Policies>
+Trained train(const std::function<std::vector<Batch>(int64_t)>& window, int64_t windows, at::ScalarType dtype,
+              Policies... policies) {
+  Mlp net = support::seeded<Mlp>(3, dtype);
+  Trained trained;
+  std::vector<at::Tensor> seen;
+  st::Trainer trainer(net, st::optim::AdamW(net->parameters(), {.lr = 0.01}), st::CrossEntropy{},
+                      support::SpyGradients{&seen}, policies...);
+  for (int64_t i = 0; i < windows; ++i) {
+    trained.losses.push_back(at::full({}, trainer.step(window(i)).loss(), at::kDouble));
+    trained.gradients.insert(trained.gradients.end(), seen.begin(), seen.end());
+  }
+  trained.parameters = support::clones(net->parameters());
+  return trained;
+}
+
+template <class... Policies>
+void compare(const ProcessGroup& group, RankChecks& check, const std::string& what, double tolerance,
+             at::ScalarType dtype, int64_t micro_batches, const st::DdpOptions& options, Policies... policies) {
+  const auto mine = [&](int64_t window) { return window_of(group.rank(), micro_batches, window, dtype); };
+  const auto all = [&](int64_t window) {
+    std::vector<Batch> batches;
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      const auto part = window_of(rank, micro_batches, window, dtype);
+      batches.insert(batches.end(), part.begin(), part.end());
+    }
+    return batches;
+  };
+  const Trained ours = train(mine, 3, dtype, st::Ddp(group, options), policies...);
+  const Trained whole = train(all, 3, dtype, policies...);
+  const double gradients = support::relative_error(ours.gradients, whole.gradients);
+  const double losses = support::relative_error(ours.losses, whole.losses);
+  check(gradients < tolerance, what + ": relative error of gradients " + std::to_string(gradients));
+  check(losses < tolerance, what + ": relative error of losses " + std::to_string(losses));
+  check(support::same_on_all_ranks(group, ours.parameters), what + ": ranks have different parameters");
+}
+
+const support::RankEntry law_1("law 1", [](const ProcessGroup& group, RankChecks& check) {
+  const auto graph = [](bool unused, bool fixed) {
+    st::DdpOptions options = small_buckets();
+    options.find_unused_parameters = unused;
+    options.static_graph = fixed;
+    return options;
+  };
+  for (const int64_t k : {1, 3, 4}) {
+    const std::string at = ", " + std::to_string(k) + " micro-batches";
+    compare(group, check, "plain" + at, 1e-10, at::kDouble, k, small_buckets());
+    compare(group, check, "one bucket" + at, 1e-10, at::kDouble, k, {});
+    compare(group, check, "find unused" + at, 1e-10, at::kDouble, k, graph(true, false));
+    compare(group, check, "static graph" + at, 1e-10, at::kDouble, k, graph(false, true));
+    st::DdpOptions copies = small_buckets();
+    copies.gradient_as_bucket_view = false;
+    compare(group, check, "copies" + at, 1e-10, at::kDouble, k, copies);
+    compare(group, check, "recompute" + at, 1e-10, at::kDouble, k, small_buckets(), st::Recompute::all());
+    compare(group, check, "float32" + at, 1e-5, at::kFloat, k, small_buckets());
+    compare(group, check, "Bf16" + at, 1e-5, at::kFloat, k, small_buckets(), st::Bf16());
+    compare(group, check, "Fp16" + at, 1e-5, at::kFloat, k, small_buckets(), st::Fp16({.init_scale = 64}),
+            st::Recompute::all());
+    st::DdpOptions compressed = small_buckets();
+    compressed.hook = std::make_shared<support::dist::Fp16Compress>();
+    compare(group, check, "fp16 compression" + at, 5e-3, at::kFloat, k, compressed);
+    compressed.hook = std::make_shared<support::dist::Bf16Compress>();
+    compare(group, check, "bf16 compression" + at, 5e-2, at::kFloat, k, compressed);
+  }
+});
+
+// As one would write it at first: each rank's mean, averaged.
+struct MeanOfMeans {
+  using axis = st::axis::distributed;
+  std::shared_ptr<support::dist::DistributedDataParallel> ddp;
+  ProcessGroup group;
+  explicit MeanOfMeans(ProcessGroup group) : group(std::move(group)) {}
+  void attach(torch::nn::Module& module, c10::Device) {
+    ddp = std::make_shared<support::dist::DistributedDataParallel>(module, group);
+  }
+  auto micro_step(bool last) { return ddp->micro_step(last); }
+  void finish() { ddp->finish(); }
+  void agree(at::Tensor&) {}
+  void reduce_count(double&, at::Tensor&) {}
+};
+
+const support::RankEntry broken("law 1, broken", [](const ProcessGroup& group, RankChecks& check) {
+  const auto mine = [&](int64_t window) { return window_of(group.rank(), 1, window, at::kDouble); };
+  const auto all = [&](int64_t window) {
+    auto batches = window_of(0, 1, window, at::kDouble);
+    batches.push_back(window_of(1, 1, window, at::kDouble)[0]);
+    return batches;
+  };
+  const Trained ours = train(mine, 1, at::kDouble, MeanOfMeans(group));
+  const Trained whole = train(all, 1, at::kDouble);
+  check(support::relative_error(ours.gradients, whole.gradients) > 1e-3, "the law's test does not notice");
+});
+
+const support::RankEntry once_a_bucket("once a bucket", [](const ProcessGroup& group, RankChecks& check) {
+  Mlp net = support::seeded<Mlp>(3);
+  st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{},
+                      st::Ddp(group, small_buckets()));
+  auto& ddp = trainer.policy<st::Ddp>().ddp();
+  trainer.step(window_of(group.rank(), 3, 0, at::kFloat));
+  check(ddp.reductions() == 1, "the first window: " + std::to_string(ddp.reductions()) + " reductions of one bucket");
+  for (int64_t window = 1; window < 4; ++window) {
+    const int64_t before = ddp.reductions();
+    trainer.step(window_of(group.rank(), window, window, at::kFloat));
+    check(ddp.bucket_bytes().size() > 1, "buckets were not made anew");
+    check(ddp.reductions() - before == static_cast<int64_t>(ddp.bucket_bytes().size()), "not once a bucket and window");
+  }
+});
+
+const support::RankEntry law_2("law 2", [](const ProcessGroup& group, RankChecks& check) {
+  Mlp net = support::seeded<Mlp>(3);
+  st::Trainer trainer(net, st::optim::AdamW(net->parameters(), {.lr = 0.1}), st::CrossEntropy{},
+                      st::Ddp(group, small_buckets()), st::Fp16({.init_scale = 2}));
+  auto window = window_of(group.rank(), 2, 0, at::kFloat);
+  trainer.step(window);
+  const auto before = support::clones(net->parameters());
+  if (group.rank() == group.world_size() - 1) window[0].first[0] = std::numeric_limits<float>::infinity();
+  const bool taken = trainer.step(window).taken();
+  check(!taken, "an inf on one rank was not skipped");
+  check(support::same_bits(support::clones(net->parameters()), before), "a skipped step changed parameters");
+  const double scale = trainer.policy<st::Fp16>().scaler().scale_on(c10::Device(c10::kCPU)).item<double>();
+  check(scale == 1.0, "the scale is " + std::to_string(scale) + ", not 1");
+  check(trainer.state().step == 1, "a skipped step was counted");
+  check(trainer.step(window_of(group.rank(), 2, 1, at::kFloat)).taken(), "the next step was not taken");
+  check(support::same_on_all_ranks(group, net->parameters()), "ranks have different parameters");
+});
+
+const support::RankEntry long_run("200 steps", [](const ProcessGroup& group, RankChecks& check) {
+  Mlp net = support::seeded<Mlp>(group.rank() + 1);  // rank 0's weights count
+  st::Trainer trainer(net, st::optim::AdamW(net->parameters(), {.lr = 0.01}), st::CrossEntropy{},
+                      st::Ddp(group, small_buckets()), st::ClipGradNorm{1.0});
+  check(support::same_bits(support::clones(net->parameters()), support::clones(support::seeded<Mlp>(1)->parameters())),
+        "the weights are not rank 0's");
+  for (int64_t window = 0; window < 200; ++window) trainer.step(window_of(group.rank(), 1, window, at::kFloat));
+  check(support::same_on_all_ranks(group, net->parameters()), "ranks have different parameters");
+});
+
+// One part is used in the first micro-batch only, one on rank 0 only, one nowhere.
+struct PartlyUsedImpl : torch::nn::Module {
+  PartlyUsedImpl()
+      : a(register_module("a", torch::nn::Linear(6, 4))),
+        b(register_module("b", torch::nn::Linear(6, 4))),
+        c(register_module("c", torch::nn::Linear(6, 4))),
+        nowhere(register_module("nowhere", torch::nn::Linear(6, 4))) {}
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& use) {
+    at::Tensor y = at::zeros({x.size(0), 4}, x.options());
+    if (use[0].item<bool>()) y = y + a(x);
+    if (use[1].item<bool>()) y = y + b(x);
+    if (use[2].item<bool>()) y = y + c(x);
+    return y;
+  }
+  torch::nn::Linear a, b, c, nowhere;
+};
+TORCH_MODULE(PartlyUsed);
+struct Using {
+  at::Tensor x, use, y;
+};
+auto inputs(const Using& batch) { return std::tie(batch.x, batch.use); }
+const at::Tensor& target(const Using& batch) { return batch.y; }
+
+std::vector<Using> partly_used(int rank) {
+  const Batch one = support::classes(4, rank, at::kDouble), two = support::classes(4, 10 + rank, at::kDouble);
+  const bool first = rank == 0;
+  return {{one.first, torch::tensor({true, false, false}), one.second},
+          {two.first, torch::tensor({false, true, first}), two.second}};
+}
+
+const support::RankEntry unused("unused", [](const ProcessGroup& group, RankChecks& check) {
+  const auto train_on = [](const std::vector<Using>& window, auto... policies) {
+    PartlyUsed net = support::seeded<PartlyUsed>(3, at::kDouble);
+    // A zero gradient in place of none would move the weights: by momentum and decay.
+    st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}),
+                        st::CrossEntropy{}, policies...);
+    for (int i = 0; i < 3; ++i) trainer.step(window);
+    return support::clones(net->parameters());
+  };
+  std::vector<Using> all;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    const auto part = partly_used(rank);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  st::DdpOptions options = small_buckets();
+  options.find_unused_parameters = true;
+  const auto ours = train_on(partly_used(group.rank()), st::Ddp(group, options));
+  check(support::relative_error(ours, train_on(all)) < 1e-10, "parameters that are partly used");
+  check(support::same_on_all_ranks(group, ours), "ranks have different parameters");
+  // Without being told, it is an error, and names one.
+  try {
+    train_on(partly_used(group.rank()), st::Ddp(group, small_buckets()));
+    check(false, "no error without find_unused_parameters");
+  } catch (const st::StateError& error) {
+    check(std::string(error.what()).find("nowhere") != std::string::npos, std::string("not named: ") + error.what());
+  }
+});
+
+const support::RankEntry mismatch("mismatch", [](const ProcessGroup& group, RankChecks& check) {
+  const int64_t outputs = group.rank() == group.world_size() - 1 ? 5 : 4;
+  Mlp net = support::seeded<Mlp>(3, at::kFloat, 6, outputs);
+  try {
+    st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Ddp(group));
+    check(false, "no error");
+  } catch (const st::StateError& error) {
+    check(std::string(error.what()).find("second.weight [5, 8]") != std::string::npos, error.what());
+  }
+});
+
+/// Trains until something happens to the last rank, in forward of window 3.
+struct DoomedImpl : support::MlpImpl {
+  std::function<void()> doom;
+  int calls = 0;
+  at::Tensor forward(const at::Tensor& x) {
+    if (doom && ++calls == 3) doom();
+    return support::MlpImpl::forward(x);
+  }
+};
+
+int doomed(const std::string& fate) {
+  at::set_num_threads(1);
+  const auto group = ProcessGroup::from_environment({.timeout = std::chrono::seconds(3)});
+  auto net = std::make_shared<DoomedImpl>();
+  if (group.rank() == group.world_size() - 1) {
+    net->doom = [&] {
+      if (fate == "kill") ::raise(SIGKILL);
+      if (fate == "stop") ::raise(SIGSTOP);
+      throw std::runtime_error("cable pulled");
+    };
+  }
+  st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Ddp(group));
+  auto begin = std::chrono::steady_clock::now();
+  try {
+    for (int64_t window = 0; window < 10; ++window) {
+      begin = std::chrono::steady_clock::now();
+      trainer.step(window_of(group.rank(), 1, window, at::kFloat));
+    }
+  } catch (const st::DistributedError& error) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    std::cout << "noticed after " << seconds << " s: " << error.what() << std::endl;
+    ::_exit(7);  // as a program should: the group is of no use
+  } catch (const std::runtime_error& error) {
+    std::cout << "own error: " << error.what() << std::endl;
+    ::_exit(8);
+  }
+  return 0;
+}
+const support::dist::SpawnEntry doom("doomed", [](const std::vector<std::string>& arguments) {
+  return doomed(arguments.at(0));
+});
+
+}  // namespace
+
+TEST_CASE("law 1 over ranks: the gradient of all samples", "[law][multi]") {
+  const int ranks = GENERATE(1, 2, 3, 4);
+  support::check_ranks(ranks, "law 1");
+}
+
+TEST_CASE("law 1's test notices a mean of means", "[law][multi]") { support::check_ranks(2, "law 1, broken"); }
+
+TEST_CASE("Ddp: one reduction a bucket and window", "[multi]") { support::check_ranks(2, "once a bucket"); }
+
+TEST_CASE("law 2 over ranks: an inf on one rank skips the step on all", "[law][multi]") {
+  const int ranks = GENERATE(2, 3);
+  support::check_ranks(ranks, "law 2");
+}
+
+TEST_CASE("Ddp: ranks have the same bits after 200 steps", "[multi]") { support::check_ranks(3, "200 steps"); }
+
+TEST_CASE("Ddp: parameters that get no gradient everywhere", "[multi]") { support::check_ranks(2, "unused"); }
+
+TEST_CASE("Ddp: another model on one rank is an error on every rank", "[multi]") { support::check_ranks(3, "mismatch"); }
+
+TEST_CASE("law 9 over ranks: a rank that fails, dies or stops is noticed by the others", "[law][multi]") {
+  const std::string fate = GENERATE("throw", "kill", "stop");
+  CAPTURE(fate);
+  const auto ranks = support::dist::spawn(3, "doomed", {.arguments = {fate}, .grace = std::chrono::seconds(20)});
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CAPTURE(rank, ranks[rank].output);
+    CHECK(ranks[rank].exit_code == 7);
+    CHECK_FALSE(ranks[rank].killed);
+  }
+  if (fate == "throw") CHECK(ranks[2].output.find("own error: cable pulled") != std::string::npos);
+  if (fate == "kill") CHECK(ranks[2].signal == SIGKILL);
+}
