@@ -76,11 +76,13 @@ class Trainer {
   /// parameters, optimizer state and step number as they were, and no gradients behind.
   template <class Window>
   StepResult step(const Window& window) {
-    StepResult result = run_step(window);
-    ++state_.window;
-    state_.samples += result.samples;
-    state_.step = step_.counter.known();
-    return result;
+    return counted(run_step(window));
+  }
+
+  /// Takes part in a step for which only other ranks have data (UnevenInputs::join; fit does it).
+  template <class Batch>
+  StepResult step_without_data() {
+    return counted(step_.template without_data<Batch>());
   }
 
   /// Mean loss over all targets, and "accuracy" where the loss can tell; in eval mode and without gradients. Modes of
@@ -126,6 +128,13 @@ class Trainer {
  private:
   template <class>
   friend class detail::Loop;
+
+  StepResult counted(StepResult result) {
+    ++state_.window;
+    state_.samples += result.samples;
+    state_.step = step_.counter.known();
+    return result;
+  }
 
   torch::nn::Module& module() { return *step_.model.operator->(); }
 

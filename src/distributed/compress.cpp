@@ -6,12 +6,17 @@
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/Stream.h>
+
+#include <algorithm>
+#include <cmath>
 
 namespace saturate::distributed {
 namespace {
-constexpr double largest_half = 65504;
-}
+
+/// What every rank may send without the sum overflowing: each of its additions may round up.
+double largest_half_of(int ranks) { return 65504.0 / (ranks * std::pow(1 + std::ldexp(1.0, -11), ranks)); }
+
+}  // namespace
 
 int64_t CastHook::bytes_sent(const Bucket& bucket) const {
   return bucket.gradients.numel() * std::min<int64_t>(bucket.gradients.element_size(), 2);
@@ -19,42 +24,36 @@ int64_t CastHook::bytes_sent(const Bucket& bucket) const {
 
 at::Tensor CastHook::narrow(const at::Tensor& share) { return share.to(dtype_); }
 
-c10::intrusive_ptr<c10::ivalue::Future> CastHook::reduce(Bucket& bucket, double divisor) {
+CommHook::Future CastHook::reduce(Bucket& bucket, double divisor) {
   const at::NoGradGuard no_grad;
-  at::Tensor gradients = bucket.gradients;
+  const at::Tensor gradients = bucket.gradients;
   const double world = group().world_size();
   gradients.div_(world);
-  if (gradients.element_size() <= 2) {
-    return all_reduce(gradients)->then(
-        [gradients, factor = world / divisor](c10::ivalue::Future& done) {
-          done.value();  // throws what went wrong
-          at::Tensor reduced = gradients;
-          if (factor != 1) reduced.mul_(factor);
-          return c10::IValue(reduced);
-        },
-        c10::TensorType::get());
-  }
-  const at::Tensor sent = narrow(gradients);
+  const at::Tensor had = measures() ? gradients.clone() : at::Tensor();
+  const bool narrow_already = gradients.element_size() <= 2 && gradients.scalar_type() != dtype_;
+  const at::Tensor sent = narrow_already ? gradients : narrow(gradients);
+  if (measures()) note_error(bucket.index, {had}, {had - sent});
   return all_reduce(sent)->then(
       [gradients, sent, factor = world / divisor](c10::ivalue::Future& done) {
         done.value();  // throws what went wrong
         const at::NoGradGuard no_grad;
-        at::Tensor reduced = gradients;
-        reduced.copy_(sent);
-        if (factor != 1) reduced.mul_(factor);
-        return c10::IValue(reduced);
+        if (!gradients.is_same(sent)) gradients.copy_(sent);
+        if (factor != 1) gradients.mul_(factor);
+        return c10::IValue(gradients);
       },
       c10::TensorType::get());
 }
 
 at::Tensor Fp16Compress::narrow(const at::Tensor& share) {
+  if (share.numel() == 0) return share.to(at::kHalf);
+  const double limit = largest_half_of(group().world_size());
   const auto [lowest, highest] = at::aminmax(share);
   const at::Tensor largest = at::maximum(highest, -lowest);
   if (!saturated_.defined()) saturated_ = at::zeros({}, share.options().dtype(at::kLong));
-  saturated_ += (largest > largest_half).logical_and_(largest.isfinite());
-  at::Tensor sent = share.clamp(-largest_half, largest_half).to(at::kHalf);
+  saturated_ += (largest > limit).logical_and_(largest.isfinite());
+  at::Tensor sent = share.clamp_(-limit, limit).to(at::kHalf);
   // 0 where all is finite, else NaN: clamping must not hide an inf.
-  if (sent.numel() > 0) sent[0].add_((highest - lowest).mul(0).to(at::kHalf));
+  sent[0].add_((highest * 0 + lowest * 0).to(at::kHalf));
   return sent;
 }
 

@@ -28,11 +28,23 @@ bool is_of_communication(const std::exception& error) {
 struct Ddp::PendingLoss {
   at::Tensor sum;
   bool last = false;
+  at::ScalarType dtype = at::kFloat;
   c10::intrusive_ptr<c10d::Work> work;
 };
 
-Ddp::Ddp(distributed::ProcessGroup group, DdpOptions options)
-    : group_(std::move(group)), options_(std::move(options)), loss_(std::make_shared<PendingLoss>()) {}
+/// Goes round on the CPU, beside everything else.
+struct Ddp::PendingStop {
+  explicit PendingStop(const distributed::ProcessGroup& group) : group(group.beside("stop")) {}
+  distributed::ProcessGroup group;
+  at::Tensor flag;
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
+Ddp::Ddp(distributed::ProcessGroup group, DdpOptions options, UnevenInputs uneven)
+    : group_(std::move(group)),
+      options_(std::move(options)),
+      uneven_(uneven),
+      loss_(std::make_shared<PendingLoss>()) {}
 
 void Ddp::attach(torch::nn::Module& module, c10::Device device) {
   if (alone()) return;
@@ -40,6 +52,7 @@ void Ddp::attach(torch::nn::Module& module, c10::Device device) {
     throw ConfigError("Ddp: the model is on " + device.str() + ", the process group is for " + group_.device().str());
   }
   ddp_ = std::make_shared<distributed::DistributedDataParallel>(module, group_, options_, distributed::Reduction::sum);
+  stop_ = std::make_shared<PendingStop>(group_);
 }
 
 std::optional<distributed::DistributedDataParallel::MicroStep> Ddp::micro_step(bool last) {
@@ -50,15 +63,19 @@ std::optional<distributed::DistributedDataParallel::MicroStep> Ddp::micro_step(b
 
 void Ddp::before_backward(const at::Tensor& loss_sum) {
   if (alone()) return;
-  const at::Tensor local = loss_sum.detach();
-  loss_->sum = loss_->sum.defined() ? loss_->sum + local : local.clone();
-  if (loss_->last) {
-    std::vector<at::Tensor> tensors{loss_->sum};
-    c10d::AllreduceOptions options;
-    options.timeout = group_.timeout();
-    loss_->work = group_.c10d()->allreduce(tensors, options);
-  }
+  send_loss(loss_sum.detach());
   ddp_->before_backward(loss_sum);
+}
+
+// Always as float64, which all ranks know without having seen a loss.
+void Ddp::send_loss(const at::Tensor& local) {
+  loss_->sum = loss_->sum.defined() ? loss_->sum + local : local.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+  if (!loss_->last) return;
+  loss_->dtype = local.scalar_type();
+  std::vector<at::Tensor> tensors{loss_->sum};
+  c10d::AllreduceOptions options;
+  options.timeout = group_.timeout();
+  loss_->work = group_.c10d()->allreduce(tensors, options);
 }
 
 void Ddp::finish() {
@@ -85,7 +102,7 @@ void Ddp::reduce_count(double& host, at::Tensor& device) {
 void Ddp::reduce_loss(at::Tensor& loss_sum) {
   if (alone() || loss_->work == nullptr) return;
   group_.run("all_reduce of the loss", [&] { loss_->work->wait(); });
-  loss_sum = std::exchange(loss_->sum, at::Tensor());
+  loss_sum = std::exchange(loss_->sum, at::Tensor()).to(loss_->dtype);
   loss_->work = nullptr;
 }
 
@@ -93,6 +110,49 @@ void Ddp::reduce_sum(at::Tensor& sum) {
   if (alone()) return;
   sum = sum.clone();
   group_.all_reduce(sum);
+}
+
+void Ddp::require_even(std::optional<int64_t> windows) const {
+  if (alone()) return;
+  if (stop_->work != nullptr) {  // of an earlier fit
+    stop_->group.run("agreeing to stop", [&] { stop_->work->wait(); });
+    stop_->work = nullptr;
+  }
+  if (uneven_ == UnevenInputs::join) return;
+  const auto texts = group_.gather_text(windows ? std::to_string(*windows) : "an unknown number of");
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
+    throw ConfigError("Ddp: rank " + std::to_string(rank) + " has " + texts[rank] + " windows an epoch, rank 0 has " +
+                      texts[0] + ": the others would wait for it for ever. Shard the data equally (LoaderOptions: "
+                      "ranks, and Uneven::pad or drop), or let ranks join: UnevenInputs::join");
+  }
+}
+
+bool Ddp::any_has_data(bool here) const {
+  return alone() || uneven_ == UnevenInputs::refuse ? here : group_.any(here);
+}
+
+void Ddp::join_window() {
+  const auto step = micro_step(/*last=*/true);
+  const at::Tensor loss = ddp_->zero_loss();
+  before_backward(loss);
+  loss.backward({});
+}
+
+bool Ddp::any_stops(bool here) {
+  if (alone()) return here;
+  bool stops = false;
+  if (stop_->work != nullptr) {
+    stop_->group.run("agreeing to stop", [&] { stop_->work->wait(); });
+    stops = stop_->flag.item<int>() != 0;
+  }
+  stop_->flag = at::full({}, here ? 1 : 0, at::kInt);
+  std::vector<at::Tensor> tensors{stop_->flag};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  options.timeout = group_.timeout();
+  stop_->work = stop_->group.c10d()->allreduce(tensors, options);
+  return stops;
 }
 
 void Ddp::run(const std::function<void()>& window) const {

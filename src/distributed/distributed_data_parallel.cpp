@@ -4,11 +4,13 @@
 #include "../torch_seam/reducer.hpp"
 #include "saturate/error.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <exception>
 #include <sstream>
 #include <unordered_set>
@@ -161,6 +163,16 @@ DistributedDataParallel::MicroStep::~MicroStep() {
 
 void DistributedDataParallel::before_backward(const at::Tensor& loss) {
   if (impl_->synced) impl_->reducer->before_backward(loss);
+}
+
+at::Tensor DistributedDataParallel::zero_loss() const {
+  const at::AutoGradMode grad_mode(true);
+  at::Tensor loss;
+  for (const at::Tensor& parameter : trained_parameters(*impl_->module).tensors) {
+    const at::Tensor zero = parameter.flatten().narrow(0, 0, std::min<int64_t>(parameter.numel(), 1)).sum() * 0;
+    loss = loss.defined() ? loss + zero.to(loss.options()) : zero;
+  }
+  return loss;
 }
 
 void DistributedDataParallel::finish() {

@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -57,13 +58,23 @@ struct ProcessGroup::Connected {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   Backend backend;
+  mutable std::atomic<int> others = 0;
+
+  /// A place in the store for one more group: never one where another has met. Ranks make groups in the same order.
+  c10::intrusive_ptr<c10d::Store> place_for(const std::string& name) const {
+    return torch_seam::with_prefix(name + "/" + std::to_string(others++), store);
+  }
 
   static std::shared_ptr<const Connected> through(c10::intrusive_ptr<c10d::Store> store, Backend backend, int threads,
                                                   const ProcessGroup& of) {
     auto group = backend == Backend::nccl
                      ? torch_seam::nccl_group(store, of.rank(), of.world_size(), of.timeout_, of.device_)
                      : torch_seam::gloo_group(store, of.rank(), of.world_size(), of.timeout_, of.interface_, threads);
-    return std::make_shared<Connected>(Connected{std::move(store), std::move(group), backend});
+    auto connected = std::make_shared<Connected>();
+    connected->store = std::move(store);
+    connected->group = std::move(group);
+    connected->backend = backend;
+    return connected;
   }
 };
 
@@ -113,9 +124,19 @@ ProcessGroup ProcessGroup::another(const std::string& name, int threads) const {
   if (connected_ == nullptr) return *this;
   std::shared_ptr<const Connected> connected;
   run("meeting the other ranks for group " + name, [&] {
-    connected = Connected::through(torch_seam::with_prefix(name, connected_->store), connected_->backend, threads, *this);
+    connected = Connected::through(connected_->place_for(name), connected_->backend, threads, *this);
   });
   return ProcessGroup(*this, std::move(connected));
+}
+
+ProcessGroup ProcessGroup::beside(const std::string& name) const {
+  ProcessGroup host = *this;
+  host.device_ = c10::Device(c10::kCPU);
+  if (connected_ == nullptr) return host;
+  run("meeting the other ranks for group " + name, [&] {
+    host.connected_ = Connected::through(connected_->place_for(name), Backend::gloo, 1, host);
+  });
+  return host;
 }
 
 std::string ProcessGroup::backend_name() const {

@@ -12,7 +12,9 @@
 
 #include <catch2/generators/catch_generators.hpp>
 
+#include <algorithm>
 #include <csignal>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <unistd.h>
@@ -247,6 +249,80 @@ const support::RankEntry mismatch("mismatch", [](const ProcessGroup& group, Rank
   }
 });
 
+// Rank r has counts[r] windows of an epoch.
+void train_uneven(const ProcessGroup& group, RankChecks& check, const std::vector<int64_t>& counts, int64_t k,
+                  const std::string& what, const st::DdpOptions& options) {
+  const auto windows_of = [&](int rank) {
+    std::vector<Batch> batches;
+    for (int64_t window = 0; window < counts[static_cast<std::size_t>(rank)]; ++window) {
+      const auto part = window_of(rank, k, window, at::kDouble);
+      batches.insert(batches.end(), part.begin(), part.end());
+    }
+    return batches;
+  };
+  const auto optimizer = [](Mlp& net) { return st::optim::AdamW(net->parameters(), {.lr = 0.01}); };
+  Mlp ours = support::seeded<Mlp>(3, at::kDouble), whole = support::seeded<Mlp>(3, at::kDouble);
+  st::Trainer trainer(ours, optimizer(ours), st::CrossEntropy{}, st::Accumulate{k}, st::ClipGradNorm{0.5},
+                      st::Ddp(group, options, st::UnevenInputs::join));
+  const auto mine = windows_of(group.rank());
+  const st::FitResult result = trainer.fit(mine, {.epochs = 2, .log_every = 2});
+  st::Trainer alone(whole, optimizer(whole), st::CrossEntropy{}, st::ClipGradNorm{0.5});
+  const int64_t longest = *std::max_element(counts.begin(), counts.end());
+  for (int64_t step = 0; step < 2 * longest; ++step) {
+    std::vector<Batch> all;
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      if (step % longest >= counts[static_cast<std::size_t>(rank)]) continue;
+      const auto part = window_of(rank, k, step % longest, at::kDouble);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    alone.step(all);
+  }
+  check(result.steps == 2 * longest, what + ": " + std::to_string(result.steps) + " steps");
+  check(support::relative_error(ours->parameters(), whole->parameters()) < 1e-10, what + ": other parameters");
+  check(support::same_on_all_ranks(group, ours->parameters()), what + ": ranks have different parameters");
+}
+
+const support::RankEntry uneven("uneven", [](const ProcessGroup& group, RankChecks& check) {
+  train_uneven(group, check, {5, 4}, 1, "5 and 4", small_buckets());
+  train_uneven(group, check, {0, 3}, 1, "0 and 3", small_buckets());
+  train_uneven(group, check, {3, 0}, 2, "3 and 0, accumulating", small_buckets());
+  st::DdpOptions options = small_buckets();
+  options.find_unused_parameters = true;
+  train_uneven(group, check, {2, 3}, 1, "find unused", options);
+  options = small_buckets();
+  options.static_graph = true;
+  train_uneven(group, check, {1, 3}, 2, "static graph", options);
+  // Without join it is an error on every rank, before anything is trained.
+  Mlp net = support::seeded<Mlp>(3);
+  st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Ddp(group));
+  try {
+    trainer.fit(std::vector<Batch>(static_cast<std::size_t>(4 + group.rank()), support::classes(4, 1)));
+    check(false, "no error");
+  } catch (const st::ConfigError& error) {
+    check(std::string(error.what()).find("rank 1 has 5 windows an epoch, rank 0 has 4") != std::string::npos,
+          error.what());
+  }
+});
+
+struct StopOnRank {
+  int rank;
+  int64_t after;
+  void on_step(const st::StepEvent& event) const {
+    if (rank == 1 && event.state.window == after) event.state.stop = true;
+  }
+};
+
+const support::RankEntry stop("stop", [](const ProcessGroup& group, RankChecks& check) {
+  Mlp net = support::seeded<Mlp>(3);
+  st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Ddp(group),
+                      StopOnRank{group.rank(), 3});
+  const std::vector<Batch> batches(10, support::classes(4, 1));
+  const st::FitResult first = trainer.fit(batches);
+  check(first.stopped && first.windows == 4, "stopped after " + std::to_string(first.windows) + " windows, not 4");
+  const st::FitResult second = trainer.fit(batches);
+  check(!second.stopped && second.windows == 10, "the next fit ran " + std::to_string(second.windows) + " windows");
+});
+
 /// Trains until something happens to the last rank, in forward of window 3.
 struct DoomedImpl : support::MlpImpl {
   std::function<void()> doom;
@@ -310,6 +386,12 @@ TEST_CASE("Ddp: ranks have the same bits after 200 steps", "[multi]") { support:
 TEST_CASE("Ddp: parameters that get no gradient everywhere", "[multi]") { support::check_ranks(2, "unused"); }
 
 TEST_CASE("Ddp: another model on one rank is an error on every rank", "[multi]") { support::check_ranks(3, "mismatch"); }
+
+TEST_CASE("Ddp: ranks with different numbers of windows join, or are refused", "[multi]") {
+  support::check_ranks(2, "uneven");
+}
+
+TEST_CASE("Ddp: ranks stop together", "[multi]") { support::check_ranks(3, "stop"); }
 
 TEST_CASE("law 9 over ranks: a rank that fails, dies or stops is noticed by the others", "[law][multi]") {
   const std::string fate = GENERATE("throw", "kill", "stop");

@@ -8,7 +8,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 namespace saturate::distributed {
@@ -17,19 +16,20 @@ namespace saturate::distributed {
 class CastHook : public CommHook {
  public:
   explicit CastHook(c10::ScalarType dtype) : dtype_(dtype) {}
-  c10::intrusive_ptr<c10::ivalue::Future> reduce(Bucket& bucket, double divisor) override;
+  Future reduce(Bucket& bucket, double divisor) override;
   int64_t bytes_sent(const Bucket& bucket) const override;
 
  protected:
-  /// `share` holds this rank's gradients over the world size. @return what is sent.
+  /// `share` holds this rank's gradients over the world size, and may be written to. @return what is sent.
   virtual at::Tensor narrow(const at::Tensor& share);
 
  private:
   c10::ScalarType dtype_;
 };
 
-/// float16. A finite gradient whose share is beyond 65504 is sent as 65504 and counted; a bucket that holds an inf or NaN
-/// reaches every rank with a NaN in it, so that all of them skip the step. Relative error of a gradient: 2^-11.
+/// float16, relative error 2^-11. A finite gradient too large for a sum over all ranks to fit for certain (about 65504:
+/// 65504 / (1 + 2^-11)^ranks) is sent as that, with its sign, and its bucket is counted. A bucket that holds an inf or
+/// NaN reaches every rank with a NaN in it, so that all of them skip the step.
 class Fp16Compress final : public CastHook {
  public:
   Fp16Compress() : CastHook(c10::ScalarType::Half) {}

@@ -21,6 +21,12 @@ namespace saturate {
 
 using distributed::DdpOptions;
 
+/// What Ddp does when ranks have different numbers of windows in an epoch.
+enum class UnevenInputs {
+  refuse,  ///< a ConfigError on every rank when fit begins (where the loader knows its length)
+  join,    ///< a rank that has no more data joins the others' steps with nothing, until all are done
+};
+
 /// Every rank trains on its own batches with the same weights. Gradients are summed over ranks in buckets while the
 /// window's last backward runs; the window's targets are counted over all ranks, so that the gradient is that of all
 /// their samples in one batch, whatever each rank has. Losses are those of all ranks. Every rank skips a step or none.
@@ -29,7 +35,7 @@ class Ddp {
  public:
   using axis = saturate::axis::distributed;
 
-  explicit Ddp(distributed::ProcessGroup group, DdpOptions options = {});
+  explicit Ddp(distributed::ProcessGroup group, DdpOptions options = {}, UnevenInputs uneven = UnevenInputs::refuse);
 
   void validate() const { options_.validate(); }
   void attach(torch::nn::Module& module, c10::Device device);
@@ -46,6 +52,14 @@ class Ddp {
   /// A sum over ranks, at the end of an evaluation.
   void reduce_sum(at::Tensor& sum);
   bool any_out_of_memory(bool here) { return group_.any(here); }
+  /// @throws ConfigError, on every rank: their numbers of windows differ, and they do not join.
+  void require_even(std::optional<int64_t> windows) const;
+  /// Whether any rank has data for one more window.
+  bool any_has_data(bool here) const;
+  /// A window of which this rank has nothing, up to finish().
+  void join_window();
+  /// Whether any rank wants to stop: known on all of them one window later, without waiting.
+  bool any_stops(bool here);
   /// Runs a window; errors of c10d become a DistributedError.
   void run(const std::function<void()>& window) const;
 
@@ -54,12 +68,16 @@ class Ddp {
 
  private:
   bool alone() const { return group_.world_size() == 1; }
+  void send_loss(const at::Tensor& local);
   struct PendingLoss;
+  struct PendingStop;
 
   distributed::ProcessGroup group_;
   DdpOptions options_;
+  UnevenInputs uneven_;
   std::shared_ptr<distributed::DistributedDataParallel> ddp_;  // none with one process
   std::shared_ptr<PendingLoss> loss_;
+  std::shared_ptr<PendingStop> stop_;
 };
 static_assert(DistributedPolicy<Ddp>);
 

@@ -83,6 +83,9 @@ class DistributedDataParallel {
   MicroStep micro_step(bool last = true) { return MicroStep(this, last); }
   /// Between forward and backward; needed with find_unused_parameters only.
   void before_backward(const at::Tensor& loss);
+  /// 0, with a gradient of zero for every parameter: the loss of a rank that has no samples while others do, so that it
+  /// takes part in their reductions. A parameter that gets no gradient anywhere then gets a gradient of zero.
+  at::Tensor zero_loss() const;
   /// After the last backward.
   /// @throws StateError a parameter got no gradient, without find_unused_parameters; named.
   void finish();

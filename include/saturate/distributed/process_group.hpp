@@ -80,6 +80,9 @@ class ProcessGroup {
   /// Another group of the same ranks, with its own order of collectives. Called by every rank.
   ProcessGroup another(const std::string& name, int threads = 1) const;
 
+  /// Another group of the same ranks between their CPUs (Gloo), for numbers that no GPU is to wait for.
+  ProcessGroup beside(const std::string& name) const;
+
   /// LibTorch's own group, for what is not here; null for one process.
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const;
 

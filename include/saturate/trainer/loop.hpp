@@ -158,6 +158,9 @@ class Loop {
     if (const auto batches = batches_of(loader)) windows = (*batches + per_window - 1) / per_window;
     TrainerState& state = trainer_.state_;
     state.stop = false;
+    if constexpr (requires { policies().distributed().require_even(windows); }) {
+      policies().distributed().require_even(windows);
+    }
     const int64_t steps_before = trainer_.step_.counter.exact();
     FitMeter meter(options_, windows);
     tell(FitBegin{state, options_.epochs, windows, element_count(*trainer_.step_.optimizer)}, meter);
@@ -189,13 +192,13 @@ class Loop {
     Windows<Loader> windows(loader, per_window);
     std::vector<typename Windows<Loader>::Batch> window;
     meter.waited(first_wait.seconds());
-    while (!state.stop && !meter.out_of_windows()) {
+    while (!stopped() && !meter.out_of_windows()) {
       const Timer wait;
       windows.next(window);
       meter.waited(wait.seconds());
-      if (window.empty()) break;
+      if (!any_has_data(!window.empty())) break;
       any = true;
-      const StepResult result = trainer_.step(window);
+      const StepResult result = step(window);
       window.clear();  // the loader's slots are free again before callbacks run
       meter.trained(result);
       tell(step_event(result), meter);
@@ -208,6 +211,29 @@ class Loop {
     if (any && !evaluated) evaluate(validation, meter);
     ++state.epoch;
     tell(EpochEnd{state, meter.epoch_seconds()}, meter);
+  }
+
+  // Ranks stop together, or one would wait for the others.
+  bool stopped() {
+    TrainerState& state = trainer_.state_;
+    if constexpr (requires { policies().distributed().any_stops(state.stop); }) {
+      state.stop = policies().distributed().any_stops(state.stop);
+    }
+    return state.stop;
+  }
+  bool any_has_data(bool here) {
+    if constexpr (requires { policies().distributed().any_has_data(here); }) {
+      return policies().distributed().any_has_data(here);
+    } else {
+      return here;
+    }
+  }
+  template <class Batch>
+  StepResult step(const std::vector<Batch>& window) {
+    if constexpr (requires { policies().distributed().join_window(); }) {
+      if (window.empty()) return trainer_.template step_without_data<Batch>();
+    }
+    return trainer_.step(window);
   }
 
   StepEvent step_event(const StepResult& result) {

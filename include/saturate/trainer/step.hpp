@@ -68,6 +68,28 @@ class Step {
     return result;
   }
 
+  /// A window of which only other ranks have data: takes part in what ranks do together.
+  template <class Batch>
+  StepResult without_data() {
+    const ClearOnError clear(*optimizer);
+    using Micro = decltype(prepare(std::declval<const Batch&>()));
+    using Value = decltype(forward(std::declval<const Micro&>()).second);
+    divides_later_ = is_sum_count<Value>;
+    StepResult result;
+    policies.distributed().reduce_count(result.count.host, result.count.device);
+    run_window(policies.distributed(), [&] {
+      policies.distributed().join_window();
+      policies.distributed().finish();
+      policies.distributed().reduce_loss(result.loss_sum);
+      if (divides_later_) {
+        result.count = Count();
+        policies.distributed().reduce_count(result.count.host, result.count.device);
+      }
+    });
+    update(result);
+    return result;
+  }
+
   /// Loss and output of one batch, under the precision and recompute policies.
   template <class Micro>
   auto forward(const Micro& micro) {
