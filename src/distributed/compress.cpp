@@ -51,7 +51,7 @@ at::Tensor Fp16Compress::narrow(const at::Tensor& share) {
   const at::Tensor largest = at::maximum(highest, -lowest);
   if (!saturated_.defined()) saturated_ = at::zeros({}, share.options().dtype(at::kLong));
   saturated_ += (largest > limit).logical_and_(largest.isfinite());
-  at::Tensor sent = share.clamp_(-limit, limit).to(at::kHalf);
+  const at::Tensor sent = share.to(at::kHalf).clamp_(-limit, limit);  // what did not fit was inf in between
   // 0 where all is finite, else NaN: clamping must not hide an inf.
   sent[0].add_((highest * 0 + lowest * 0).to(at::kHalf));
   return sent;

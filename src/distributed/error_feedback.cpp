@@ -5,6 +5,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
@@ -55,6 +56,16 @@ void ErrorFeedback::used_here(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_cuda()) continue;
     tensor.record_stream(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+  }
+}
+
+void ErrorFeedback::take_share(const at::Tensor& gradients, const at::Tensor& residual) const {
+  const double world = group().world_size();
+  if (residual.defined()) {
+    at::Tensor sum = gradients;
+    at::add_out(sum, residual, gradients, 1 / world);  // one pass
+  } else {
+    gradients.div_(world);
   }
 }
 

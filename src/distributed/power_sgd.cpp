@@ -176,8 +176,7 @@ void PowerSgd::lay_out(Work& work) const {
     }
     const Shape shape = shape_of(part.parameter, options_.rank);
     const at::Tensor had = mine.to(work.first.scalar_type());  // `mine` itself, if that is wide
-    had.div_(world);
-    if (part.memory->residual.now.defined()) had.add_(part.memory->residual.now);
+    take_share(had, part.memory->residual.now);
     work.factors.push_back({&part, shape, had.view({shape.rows, shape.columns}),
                             take(work.first, first, shape.rows, shape.rank),
                             take(work.second, second, shape.columns, shape.rank)});

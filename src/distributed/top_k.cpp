@@ -67,11 +67,8 @@ CommHook::Future TopK::start(std::shared_ptr<Job> job) {
   TORCH_CHECK(gradients.numel() <= std::numeric_limits<int32_t>::max(), "TopK: a bucket of ", gradients.numel(),
               " gradients; make buckets smaller than 2^31");
   const at::Tensor had = gradients.to(wide(gradients.scalar_type()));  // `gradients` itself, if they are wide
-  had.div_(group().world_size());
   for (const Part& part : job->parts) {
-    if (part.memory != nullptr && part.memory->residual.now.defined()) {
-      had.narrow(0, part.offset, part.size).add_(part.memory->residual.now);
-    }
+    if (part.memory != nullptr) take_share(had.narrow(0, part.offset, part.size), part.memory->residual.now);
   }
   const at::Tensor mine = take_largest(*job, had);
   const at::Tensor all = at::empty({group().world_size(), mine.size(0)}, mine.options());

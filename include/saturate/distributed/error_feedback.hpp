@@ -83,6 +83,8 @@ class ErrorFeedback : public CommHook {
   static Kept zeros_for(const at::Tensor& parameter);
   /// Of a future's callback: tensors of another stream are used on this one.
   static void used_here(at::TensorList tensors);
+  /// Wide gradients become what is to be sent: divided by the world size, with the residual (undefined: none) added.
+  void take_share(const at::Tensor& gradients, const at::Tensor& residual) const;
   /// Writes `reduced` [size], wide, into a part's gradients; what is lost by rounding goes into the residual, a share
   /// for each rank.
   void round_into(const Job& job, const Part& part, const at::Tensor& reduced) const;
