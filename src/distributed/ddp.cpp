@@ -41,10 +41,7 @@ struct Ddp::PendingStop {
 };
 
 Ddp::Ddp(distributed::ProcessGroup group, DdpOptions options, UnevenInputs uneven)
-    : group_(std::move(group)),
-      options_(std::move(options)),
-      uneven_(uneven),
-      loss_(std::make_shared<PendingLoss>()) {}
+    : group_(std::move(group)), options_(std::move(options)), uneven_(uneven), loss_(std::make_shared<PendingLoss>()) {}
 
 void Ddp::attach(torch::nn::Module& module, c10::Device device) {
   if (alone()) return;
@@ -92,7 +89,8 @@ void Ddp::reduce_count(double& host, at::Tensor& device) {
   if (alone()) return;
   // A host number stays one where the group reduces on the CPU; a GPU is not waited for.
   const bool on_host = !device.defined() && group_.device().is_cpu();
-  device = device.defined() ? device.to(at::kDouble) : at::full({}, host, at::TensorOptions(group_.device()).dtype(at::kDouble));
+  device = device.defined() ? device.to(at::kDouble)
+                            : at::full({}, host, at::TensorOptions(group_.device()).dtype(at::kDouble));
   group_.all_reduce(device);
   if (!on_host) return;
   host = device.item<double>();
@@ -123,14 +121,13 @@ void Ddp::require_even(std::optional<int64_t> windows) const {
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
     throw ConfigError("Ddp: rank " + std::to_string(rank) + " has " + texts[rank] + " windows an epoch, rank 0 has " +
-                      texts[0] + ": the others would wait for it for ever. Shard the data equally (LoaderOptions: "
+                      texts[0] +
+                      ": the others would wait for it for ever. Shard the data equally (LoaderOptions: "
                       "ranks, and Uneven::pad or drop), or let ranks join: UnevenInputs::join");
   }
 }
 
-bool Ddp::any_has_data(bool here) const {
-  return alone() || uneven_ == UnevenInputs::refuse ? here : group_.any(here);
-}
+bool Ddp::any_has_data(bool here) const { return alone() || uneven_ == UnevenInputs::refuse ? here : group_.any(here); }
 
 void Ddp::join_window() {
   const auto step = micro_step(/*last=*/true);

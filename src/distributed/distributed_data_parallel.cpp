@@ -7,8 +7,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/nn/module.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -67,9 +67,9 @@ void require_same_on_all_ranks(const torch::nn::Module& module, const ProcessGro
     if (texts[rank] == texts[0]) continue;
     std::size_t number = 0;
     while (line_at(texts[0], number) == line_at(texts[rank], number)) ++number;
-    throw StateError(c10::str("DistributedDataParallel: the model of rank ", rank, " is not that of rank 0: ",
-                              line_at(texts[rank], number), " in place of ", line_at(texts[0], number),
-                              ". Every rank makes the same model"));
+    throw StateError(c10::str("DistributedDataParallel: the model of rank ", rank,
+                              " is not that of rank 0: ", line_at(texts[rank], number), " in place of ",
+                              line_at(texts[0], number), ". Every rank makes the same model"));
   }
 }
 

@@ -117,7 +117,8 @@ Launch from_slurm(const ReadVariable& read) {
   Launch launch;
   launch.launcher = "Slurm";
   launch.rank = variables.number("SLURM_PROCID");
-  launch.world_size = variables.number(variables.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
+  launch.world_size =
+      variables.number(variables.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
   launch.local_rank = variables.number("SLURM_LOCALID");
   const auto nodes = variables.number_if_set("SLURM_STEP_NUM_NODES").value_or(1);
   const auto per_node = variables.text("SLURM_STEP_TASKS_PER_NODE");
@@ -128,7 +129,8 @@ Launch from_slurm(const ReadVariable& read) {
   if (!list) list = variables.text("SLURM_JOB_NODELIST");
   std::optional<std::string> host;
   if (list) host = detail::first_host(*list);
-  const std::string step = variables.text("SLURM_JOB_ID").value_or("") + "." + variables.text("SLURM_STEP_ID").value_or("");
+  const std::string step =
+      variables.text("SLURM_JOB_ID").value_or("") + "." + variables.text("SLURM_STEP_ID").value_or("");
   meet(launch, variables, host, step);
   return launch;
 }

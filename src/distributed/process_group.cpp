@@ -7,8 +7,8 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/max.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -104,10 +104,10 @@ ProcessGroup::ProcessGroup(Launch launch, const ProcessGroupOptions& options)
   if (options.file.empty()) launch_.validate();
   if (launch_.world_size == 1) return;
   run("meeting the other ranks", [&] {
-    auto store = options.file.empty()
-                     ? torch_seam::tcp_store(launch_.master_addr, launch_.master_port,
-                                             launch_.rank == 0 && !launch_.store_is_served, launch_.world_size, timeout_)
-                     : torch_seam::file_store(options.file, launch_.world_size);
+    auto store = options.file.empty() ? torch_seam::tcp_store(launch_.master_addr, launch_.master_port,
+                                                              launch_.rank == 0 && !launch_.store_is_served,
+                                                              launch_.world_size, timeout_)
+                                      : torch_seam::file_store(options.file, launch_.world_size);
     if (!launch_.store_prefix.empty()) store = torch_seam::with_prefix(launch_.store_prefix, std::move(store));
     connected_ = Connected::through(std::move(store), backend, /*threads=*/2, *this);
   });
@@ -123,9 +123,8 @@ ProcessGroup::ProcessGroup(const ProcessGroup& from, std::shared_ptr<const Conne
 ProcessGroup ProcessGroup::another(const std::string& name, int threads) const {
   if (connected_ == nullptr) return *this;
   std::shared_ptr<const Connected> connected;
-  run("meeting the other ranks for group " + name, [&] {
-    connected = Connected::through(connected_->place_for(name), connected_->backend, threads, *this);
-  });
+  run("meeting the other ranks for group " + name,
+      [&] { connected = Connected::through(connected_->place_for(name), connected_->backend, threads, *this); });
   return ProcessGroup(*this, std::move(connected));
 }
 
@@ -133,9 +132,8 @@ ProcessGroup ProcessGroup::beside(const std::string& name) const {
   ProcessGroup host = *this;
   host.device_ = c10::Device(c10::kCPU);
   if (connected_ == nullptr) return host;
-  run("meeting the other ranks for group " + name, [&] {
-    host.connected_ = Connected::through(connected_->place_for(name), Backend::gloo, 1, host);
-  });
+  run("meeting the other ranks for group " + name,
+      [&] { host.connected_ = Connected::through(connected_->place_for(name), Backend::gloo, 1, host); });
   return host;
 }
 
@@ -156,7 +154,8 @@ void ProcessGroup::run(const std::string& what, const std::function<void()>& wai
     throw;
   } catch (const std::exception& error) {
     throw DistributedError(c10::str("rank ", rank(), " of ", world_size(), ", ", what, ": ", first_line(error.what()),
-                                    " (timeout ", timeout_.count(), " ms). A rank is gone, stopped or cut off; this "
+                                    " (timeout ", timeout_.count(),
+                                    " ms). A rank is gone, stopped or cut off; this "
                                     "group is of no use any more"));
   }
 }
@@ -219,7 +218,8 @@ bool ProcessGroup::any(bool here) const {
 
 std::vector<std::string> ProcessGroup::gather_text(const std::string& text) const {
   if (connected_ == nullptr) return {text};
-  const at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::TensorOptions(device_).dtype(at::kLong));
+  const at::Tensor length =
+      at::full({1}, static_cast<int64_t>(text.size()), at::TensorOptions(device_).dtype(at::kLong));
   const at::Tensor lengths = all_gather(length).cpu();
   const int64_t longest = std::max<int64_t>(lengths.max().item<int64_t>(), 1);
   at::Tensor bytes = at::zeros({longest}, at::kByte);

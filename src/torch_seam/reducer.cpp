@@ -27,7 +27,9 @@ class HookOf final : public c10d::CommHookInterface {
                                .views = given.getGradients()};
     return hook_(bucket);
   }
-  at::Tensor parseHookResult(const c10::IValue& result) override { return c10d::detail::parseCppCommHookResult(result); }
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return c10d::detail::parseCppCommHookResult(result);
+  }
 
  private:
   Reducer::Hook hook_;

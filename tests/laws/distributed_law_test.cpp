@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Laws 1, 2 and 9 over ranks: the gradient of all ranks' samples, whatever each has; a step that is skipped on one rank is
-// skipped on all; an error reaches every rank.
+// Laws 1, 2 and 9 over ranks: the gradient of all ranks' samples, whatever each has; a step that is skipped on one rank
+// is skipped on all; an error reaches every rank.
 #include "distributed_support.hpp"
 #include "saturate/distributed/compress.hpp"
 #include "saturate/distributed/ddp.hpp"
@@ -12,18 +12,18 @@
 
 #include <catch2/generators/catch_generators.hpp>
 
+#include <unistd.h>
 #include <algorithm>
 #include <csignal>
 #include <limits>
 #include <memory>
 #include <stdexcept>
-#include <unistd.h>
 
 namespace st = saturate;
 using support::Batch;
-using support::dist::ProcessGroup;
 using support::Mlp;
 using support::RankChecks;
+using support::dist::ProcessGroup;
 
 namespace {
 
@@ -361,9 +361,8 @@ int doomed(const std::string& fate) {
   }
   return 0;
 }
-const support::dist::SpawnEntry doom("doomed", [](const std::vector<std::string>& arguments) {
-  return doomed(arguments.at(0));
-});
+const support::dist::SpawnEntry doom("doomed",
+                                     [](const std::vector<std::string>& arguments) { return doomed(arguments.at(0)); });
 
 }  // namespace
 
@@ -385,7 +384,9 @@ TEST_CASE("Ddp: ranks have the same bits after 200 steps", "[multi]") { support:
 
 TEST_CASE("Ddp: parameters that get no gradient everywhere", "[multi]") { support::check_ranks(2, "unused"); }
 
-TEST_CASE("Ddp: another model on one rank is an error on every rank", "[multi]") { support::check_ranks(3, "mismatch"); }
+TEST_CASE("Ddp: another model on one rank is an error on every rank", "[multi]") {
+  support::check_ranks(3, "mismatch");
+}
 
 TEST_CASE("Ddp: ranks with different numbers of windows join, or are refused", "[multi]") {
   support::check_ranks(2, "uneven");

@@ -8,10 +8,10 @@
 
 #include <map>
 
-using saturate::ConfigError;
-using saturate::distributed::Launch;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::MessageMatches;
+using saturate::ConfigError;
+using saturate::distributed::Launch;
 using Variables = std::map<std::string, std::string>;
 
 namespace {
@@ -24,8 +24,12 @@ Launch launched(const Variables& variables) {
   });
 }
 
-const Variables torchrun = {{"RANK", "3"},           {"WORLD_SIZE", "4"},        {"LOCAL_RANK", "1"},
-                            {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node-a"}, {"MASTER_PORT", "29500"}};
+const Variables torchrun = {{"RANK", "3"},
+                            {"WORLD_SIZE", "4"},
+                            {"LOCAL_RANK", "1"},
+                            {"LOCAL_WORLD_SIZE", "2"},
+                            {"MASTER_ADDR", "node-a"},
+                            {"MASTER_PORT", "29500"}};
 
 Variables with(Variables variables, const std::string& name, const std::string& value) {
   variables[name] = value;
@@ -83,8 +87,10 @@ TEST_CASE("Launch: each variable that is missing or contradicts is named") {
 }
 
 TEST_CASE("Launch: Open MPI and PMI, with and without a place to meet") {
-  Variables mpi = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
-                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+  Variables mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                   {"OMPI_COMM_WORLD_SIZE", "2"},
+                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                    {"PMIX_NAMESPACE", "prterun-host-123@1"}};
   const Launch one = launched(mpi);
   CHECK(one.launcher == "Open MPI");
@@ -97,7 +103,7 @@ TEST_CASE("Launch: Open MPI and PMI, with and without a place to meet") {
   check_error(mpi, "MASTER_ADDR is not set");
   CHECK(launched(with(mpi, "MASTER_ADDR", "node-b")).master_addr == "node-b");
 
-  const Variables pmi = {{"PMI_RANK", "2"},    {"PMI_SIZE", "3"},          {"MPI_LOCALRANKID", "0"},
+  const Variables pmi = {{"PMI_RANK", "2"},        {"PMI_SIZE", "3"},         {"MPI_LOCALRANKID", "0"},
                          {"MPI_LOCALNRANKS", "1"}, {"MASTER_ADDR", "node-c"}, {"MASTER_PORT", "5000"}};
   CHECK(launched(pmi).launcher == "PMI");
   CHECK(launched(pmi).rank == 2);
