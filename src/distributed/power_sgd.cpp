@@ -12,12 +12,11 @@
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -214,10 +213,10 @@ void PowerSgd::multiply(Work& work) const {
     used_here({of.p, of.had});
     const Kept& kept = of.part->memory->q;
     if (kept.now.defined()) {
-      // Columns at length 1 (in the maximum's norm); where nothing came the last ones stay, or they would be 0 for
-      // good.
+      // Of length 1, in the maximum's norm, or the next P would hold squares of gradients. A column of 0 stays 0 and
+      // does no harm: QR puts some other direction in its place.
       const at::Tensor largest = of.q.abs().amax(0, /*keepdim=*/true);
-      kept.next.copy_(at::where(largest > 0, of.q / largest, kept.now));
+      kept.next.copy_(of.q / largest.clamp_min(std::numeric_limits<float>::min()));
     }
     of.q.mul_(job.factor);
     if (job.gradients.scalar_type() == of.q.scalar_type()) {

@@ -11,6 +11,7 @@
 #include "saturate/distributed/top_k.hpp"
 #include "saturate/error.hpp"
 
+#include <c10/util/StringUtil.h>
 #include <catch2/generators/catch_generators.hpp>
 
 #include <cmath>
@@ -641,22 +642,25 @@ const support::RankEntry saturated("saturated", [](const ProcessGroup& group, Ra
 
 // A gradient of rank 1 comes back whole, wherever its elements lie; not so when rows and columns are mixed up.
 const support::RankEntry low_rank("low rank", [](const ProcessGroup& group, RankChecks& check) {
-  PowerSgd hook({.rank = 1, .start_step = 0});
-  hook.attach(group);
   torch::manual_seed(1);
   const auto outer = [](const std::vector<int64_t>& sizes) {
     return (at::randn({sizes[0], 1}) * at::randn({1, c10::multiply_integers(sizes) / sizes[0]})).view(sizes);
   };
   const Tensors parameters = parameters_of(at::kFloat);
-  for (int window = 0; window < 3; ++window) {
-    Tensors gradients;
-    for (const at::Tensor& parameter : parameters) {
-      gradients.push_back(parameter.dim() < 2 ? at::randn(parameter.sizes()) : outer(parameter.sizes().vec()));
-    }
-    const Tensors reduced = reduce(hook, parameters, gradients, rebuilt_buckets, group.world_size());
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const double error = support::relative_error({reduced[i]}, {gradients[i]});
-      check(error < 1e-4, "p" + std::to_string(i) + " is off by " + std::to_string(error));
+  for (const double scale : {1.0, 1e-25, 1e22}) {  // whose squares float32 does not hold
+    PowerSgd hook({.rank = 1, .start_step = 0});
+    hook.attach(group);
+    for (int window = 0; window < 3; ++window) {
+      Tensors gradients;
+      for (const at::Tensor& parameter : parameters) {
+        gradients.push_back(parameter.dim() < 2 ? at::randn(parameter.sizes()) : outer(parameter.sizes().vec()));
+        gradients.back() *= scale;
+      }
+      const Tensors reduced = reduce(hook, parameters, gradients, rebuilt_buckets, group.world_size());
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const double error = support::relative_error({reduced[i]}, {gradients[i]});
+        check(error < 1e-4 && finite({reduced[i]}), c10::str("p", i, " times ", scale, " is off by ", error));
+      }
     }
   }
 });
