@@ -642,7 +642,6 @@ const support::RankEntry saturated("saturated", [](const ProcessGroup& group, Ra
 
 // A gradient of rank 1 comes back whole, wherever its elements lie; not so when rows and columns are mixed up.
 const support::RankEntry low_rank("low rank", [](const ProcessGroup& group, RankChecks& check) {
-  torch::manual_seed(1);
   const auto outer = [](const std::vector<int64_t>& sizes) {
     return (at::randn({sizes[0], 1}) * at::randn({1, c10::multiply_integers(sizes) / sizes[0]})).view(sizes);
   };
@@ -650,6 +649,7 @@ const support::RankEntry low_rank("low rank", [](const ProcessGroup& group, Rank
   for (const double scale : {1.0, 1e-25, 1e22}) {  // whose squares float32 does not hold
     PowerSgd hook({.rank = 1, .start_step = 0});
     hook.attach(group);
+    torch::manual_seed(1);
     for (int window = 0; window < 3; ++window) {
       Tensors gradients;
       for (const at::Tensor& parameter : parameters) {
