@@ -85,6 +85,14 @@ void Ddp::agree(at::Tensor& refused) {
   group_.all_reduce(refused, distributed::ReduceOp::max);
 }
 
+void Ddp::scaled_by(const at::Tensor& scale) {
+  if (!alone() && scale.defined()) ddp_->hook().scaled_by(scale);
+}
+
+void Ddp::after_step(const at::Tensor& refused) {
+  if (!alone() && refused.defined()) ddp_->hook().refuse(refused);
+}
+
 void Ddp::reduce_count(double& host, at::Tensor& device) {
   if (alone()) return;
   // A host number stays one where the group reduces on the CPU; a GPU is not waited for.

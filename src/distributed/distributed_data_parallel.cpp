@@ -6,6 +6,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
 #include <c10/util/StringUtil.h>
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -91,7 +92,7 @@ struct DistributedDataParallel::Impl {
   DdpOptions options;
   double divisor;
   std::unique_ptr<torch_seam::Reducer> reducer;
-  int64_t reductions = 0;
+  int64_t reductions = 0, reductions_before = 0;  // so far, and when the micro-batch began
   bool synced = false;    // the window's last micro-batch has begun
   bool given_up = false;  // an exception has left a micro-batch
 
@@ -109,7 +110,13 @@ struct DistributedDataParallel::Impl {
 
   void begin(bool last) {
     if (group.world_size() == 1) return;
-    if (std::exchange(given_up, false) && reducer != nullptr) reducer->reset();
+    if (std::exchange(given_up, false) && reducer != nullptr) {
+      reducer->reset();
+      if (reductions > reductions_before) {
+        options.hook->refuse(at::ones({}, at::TensorOptions(group.device()).dtype(at::kFloat)));
+      }
+    }
+    reductions_before = reductions;
     synced = last;
     if (!last) return;
     if (reducer == nullptr) make_reducer();
@@ -144,6 +151,10 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, Proc
   for (const at::Tensor& buffer : module.buffers()) weights.push_back(buffer.detach());
   impl_->broadcast(weights);
   impl_->options.hook->attach(impl_->group);
+  const Trained trained = trained_parameters(module);
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (std::size_t i = 0; i < trained.names.size(); ++i) named.emplace_back(trained.names[i], trained.tensors[i]);
+  impl_->options.hook->name_parameters(named);
   // A static graph counts each parameter's gradients in the backward passes that it sees first: it is to see one.
   if (!impl_->options.static_graph) impl_->make_reducer();
 }

@@ -15,17 +15,31 @@
 namespace saturate::torch_seam {
 namespace {
 
+/// Buckets of a window; weak, for they hold gradients.
+using Futures = std::vector<c10::weak_intrusive_ptr<c10::ivalue::Future>>;
+
 class HookOf final : public c10d::CommHookInterface {
  public:
-  explicit HookOf(Reducer::Hook hook) : hook_(std::move(hook)) {}
+  HookOf(Reducer::Hook hook, std::shared_ptr<Futures> on_their_way)
+      : hook_(std::move(hook)), on_their_way_(std::move(on_their_way)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& given) override {
     distributed::Bucket bucket{.gradients = given.getBuffer(),
                                .index = given.getIndex(),
                                .last = given.isLast(),
                                .parameters = given.getParameters(),
-                               .views = given.getGradients()};
-    return hook_(bucket);
+                               .views = {}};
+    // Not getGradients(), which sees every parameter as if it were contiguous.
+    int64_t offset = 0;
+    for (const at::Tensor& parameter : bucket.parameters) {
+      bucket.views.push_back(
+          distributed::in_shape_of(parameter, bucket.gradients.narrow(0, offset, parameter.numel())));
+      offset += parameter.numel();
+    }
+    auto future = hook_(bucket);
+    if (bucket.index == 0) on_their_way_->clear();
+    on_their_way_->emplace_back(future);
+    return future;
   }
   at::Tensor parseHookResult(const c10::IValue& result) override {
     return c10d::detail::parseCppCommHookResult(result);
@@ -33,6 +47,7 @@ class HookOf final : public c10d::CommHookInterface {
 
  private:
   Reducer::Hook hook_;
+  std::shared_ptr<Futures> on_their_way_;
 };
 
 /// The names behind "Parameter indices which did not receive grad for rank 0: 0 1 6".
@@ -56,6 +71,7 @@ struct Reducer::Impl {
   std::vector<std::string> names;
   bool find_unused, static_graph;
   bool first_window = true;
+  std::shared_ptr<Futures> on_their_way = std::make_shared<Futures>();
 };
 
 Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
@@ -79,7 +95,7 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
       std::move(parameters), std::move(buckets), std::move(group), sparse, options.bucket_bytes,
       options.find_unused_parameters, options.gradient_as_bucket_view, std::move(by_index), options.first_bucket_bytes,
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>());
-  impl_->reducer->register_comm_hook(std::make_unique<HookOf>(std::move(hook)));
+  impl_->reducer->register_comm_hook(std::make_unique<HookOf>(std::move(hook), impl_->on_their_way));
   if (options.static_graph) impl_->reducer->set_static_graph();
 }
 
@@ -108,7 +124,14 @@ void Reducer::after_backward() {
   }
 }
 
-void Reducer::reset() { impl_->reducer->reset_state(); }
+void Reducer::reset() {
+  for (const auto& weak : *impl_->on_their_way) {
+    const auto future = weak.lock();
+    if (future != nullptr && !future->completed()) future->wait();  // it still writes to its bucket
+  }
+  impl_->on_their_way->clear();
+  impl_->reducer->reset_state();
+}
 
 std::vector<int64_t> Reducer::bucket_bytes() const {
   std::vector<int64_t> bytes;

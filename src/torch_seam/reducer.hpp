@@ -35,7 +35,7 @@ class Reducer {
   void before_backward(const at::Tensor& loss);
   /// After the backward. @throws StateError a parameter got no gradient: it is named.
   void after_backward();
-  /// A window that was given up: buckets that were not reduced are forgotten.
+  /// A window that was given up: waits for buckets on their way, and forgets those that were not reduced.
   void reset();
   std::vector<int64_t> bucket_bytes() const;
 

@@ -46,6 +46,10 @@ class Ddp {
   void before_backward(const at::Tensor& loss_sum);
   void finish();
   void agree(at::Tensor& refused);
+  /// Before a window: its losses are multiplied by this (GradScaler's scale).
+  void scaled_by(const at::Tensor& scale);
+  /// After the update. @param refused what agree() came to; undefined: nothing could refuse the step.
+  void after_step(const at::Tensor& refused);
   void reduce_count(double& host, at::Tensor& device);
   /// The window's loss over all ranks, in place of this rank's.
   void reduce_loss(at::Tensor& loss_sum);

@@ -52,6 +52,7 @@ class Step {
     for (const auto& micro : micro_batches) result.samples += micro.samples;
     result.count = count_targets(micro_batches);
     policies.guard().begin();
+    tell_scale();
     policies.capture().run([&] {
       run_window(policies.distributed(), [&] {
         backward_within_memory(micro_batches, result);
@@ -77,6 +78,7 @@ class Step {
     divides_later_ = is_sum_count<Value>;
     StepResult result;
     policies.distributed().reduce_count(result.count.host, result.count.device);
+    tell_scale();
     run_window(policies.distributed(), [&] {
       policies.distributed().join_window();
       policies.distributed().finish();
@@ -218,6 +220,13 @@ class Step {
     }
   }
 
+  /// What ranks keep of a window's gradients (error feedback) is in units of its scale.
+  void tell_scale() {
+    if constexpr (Policies::scales_gradients && requires { policies.distributed().scaled_by(at::Tensor()); }) {
+      policies.distributed().scaled_by(policies.precision().root_scale());
+    }
+  }
+
   void update(StepResult& result) {
     const at::Tensor empty = refuse_empty(result.count);
     result.refused = empty;
@@ -236,6 +245,9 @@ class Step {
     }
     if constexpr (requires { policies.clipping().after_step(result.refused); }) {
       if (!nothing) policies.clipping().after_step(result.refused);
+    }
+    if constexpr (requires { policies.distributed().after_step(result.refused); }) {
+      policies.distributed().after_step(result.refused);
     }
     counter.advance(result.refused);
     policies.averaging().update(result.refused);
