@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors that an optimizer keeps from step to step.
+#include "saturate/distributed/sharded_optimizer.hpp"
 #include "saturate/observe/memory_report.hpp"
 #include "saturate/optim/torch_optimizer.hpp"
 
@@ -46,8 +47,11 @@ StateTensors state_tensors(const optim::Optimizer& optimizer) {
   if (const auto* wrapped = dynamic_cast<const optim::TorchOptimizer*>(&optimizer)) {
     return state_tensors(wrapped->torch_optimizer());
   }
+  // Of a sharded optimizer this rank's part, which takes no memory to see and no other rank to answer.
+  const auto* sharded = dynamic_cast<const distributed::ShardedOptimizer*>(&optimizer);
+  const optim::OptimizerState state = sharded != nullptr ? sharded->local_state() : optimizer.state();
   std::vector<at::Tensor> all;
-  for (const auto& [parameter, tensors] : optimizer.state().parameters) {
+  for (const auto& [parameter, tensors] : state.parameters) {
     for (const auto& [name, tensor] : tensors) {
       if (tensor.defined() && tensor.dim() > 0) all.push_back(tensor);  // step numbers are copies
     }
