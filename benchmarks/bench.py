@@ -34,8 +34,15 @@ KEPT_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_thres
 ROUND_SECONDS = 600  # a round that takes longer hangs
 
 
+SKIPPED = 77  # exit status of a side that this machine does not allow
+
+
 class NotRun(Exception):
     """A side that is missing or failed, with the reason."""
+
+
+class Skipped(NotRun):
+    """A side that cannot be here: neither held nor short."""
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
@@ -44,7 +51,7 @@ class NotRun(Exception):
 @dataclasses.dataclass
 class Process:
     """A long-lived program that answers a round with one line for each of its `sides`. `command` may hold {build},
-    {python}, {peers}, {peers_python} (of peers/requirements-*.txt) and {images} (of make_images.py)."""
+    {python}, {benchmarks}, {peers}, {peers_python} (of peers/requirements-*.txt) and {images} (of make_images.py)."""
 
     command: str
     sides: int = 1
@@ -69,7 +76,8 @@ class Row:
           paired  upper 95 % bound of the median ratio of seconds, round by round; at most `bar`
           size    median `count` field of ours over theirs; at most `bar`
           equal   both sides' `count` field, in every round
-          count   the `count` field of ours, in every round; at most `bar`"""
+          count   the `count` field of ours, in every round; at most `bar`
+          least   median `count` field of ours; at least `bar`"""
 
     name: str
     kind: str
@@ -133,6 +141,29 @@ def recompute(what, sides, rows, rounds, peers=()):
 
 
 BUDGETS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of what lies between the peaks of all() and plain; recompute.cpp
+
+LINK = "{python} {benchmarks}/rate_limited_link.py"
+
+
+def over_link(rate, rounds, *rows):
+    """Two ranks with such a link between them; ours and Python's take turns, each on a link of its own."""
+    return Comparison([Process(f"{LINK} {rate} -- {{build}}/benchmarks/bench_distributed link {rate}", 6),
+                       Process(f"{LINK} {rate} -- {{python}} {{peers}}/distributed.py", 3)],
+                      [Row(f"{rate}: {name}", kind, (ours,), (theirs,), bar) for name, kind, ours, theirs, bar in rows],
+                      rounds)
+
+
+def compressed(against_none):
+    for dtype in ("fp16", "bf16"):
+        yield f"{dtype} / no compression", "rate", dtype, "overlapped", against_none
+        yield f"{dtype} / Python's {dtype}_compress_hook", "rate", dtype, f"python_{dtype}", 1.0
+
+
+def overlap(against_flat):
+    return (("overlapped / one all-reduce after backward", "rate", "overlapped", "flat", against_flat),
+            ("overlapped / Python DistributedDataParallel", "rate", "overlapped", "python", 1.0),
+            ("hidden communication, of what can be", "least", "hidden", "hidden", 0.8))
+
 
 CNN = ("{build}/benchmarks/throughput --model cnn --device cpu --policies keep_pages,channels_last,prefetch=1 "
        "--rounds-from-stdin --batches 120")
@@ -217,6 +248,24 @@ GROUPS = {
              Row("largest block that a policy adds, bytes", "count", ("policies",), ("policies",), 8 * 54)],  # parameters
             rounds=2),
     ],
+    "distributed": [
+        over_link("2gbit", 11, *overlap(1.3)),
+        over_link("1gbit", 13, *overlap(1.3), *compressed(1.4)),
+        over_link("500mbit", 9, *overlap(None), *compressed(1.6)),
+        Comparison(
+            [Process("{build}/benchmarks/bench_distributed alone", 2)],
+            [Row("Ddp of one process / no policy: operators", "equal", ("ddp",), ("without",), 0),
+             Row("Ddp of one process / no policy: time, upper 95 % bound", "paired", ("ddp",), ("without",), 1.03)],
+            rounds=41),
+        Comparison(
+            [Process("{build}/benchmarks/bench_distributed memory", 2)],
+            [Row("optimizer state of a rank: sharded over 4 / whole", "size", ("sharded",), ("whole",), 0.30)],
+            rounds=1),
+        Comparison(
+            [Process("{build}/benchmarks/bench_distributed notice", 2)],
+            [Row("seconds to notice a killed peer, timeout 3 s", "count", ("killed",), ("killed",), 0.2),
+             Row("seconds to notice a stopped peer, timeout 3 s", "count", ("stopped",), ("stopped",), 3.5)], rounds=3),
+    ],
 }
 
 
@@ -245,10 +294,14 @@ class RunningProcess:
                 stream.close()
 
     def failure(self, what):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=1)  # ended by itself, and tells why
         self.process.kill()
         self.process.wait()
         self.errors.seek(0)
         last = [line for line in self.errors.read().splitlines() if line.strip()][-1:]
+        if self.process.returncode == SKIPPED:
+            return Skipped(last[0] if last else what)
         return NotRun(f"{' '.join(self.command[:2])}: {what}{': ' + last[0] if last else ''}")
 
     def lines(self, seconds):
@@ -336,7 +389,7 @@ def run(comparison, places, rounds):
     running, sides = [], collections.defaultdict(set)
 
     def leave(one, reason):
-        problems.append(str(reason))
+        problems.append(reason)
         running.remove(one)
         for side in sides[one]:
             samples.pop(side, None)
@@ -353,7 +406,7 @@ def run(comparison, places, rounds):
         try:
             running.append(start(spec, places))
         except NotRun as reason:
-            problems.append(str(reason))
+            problems.append(reason)
     everything = list(running)
     try:
         for n in range(rounds + 1):
@@ -409,6 +462,9 @@ def judge(row, samples):
     if row.kind == "count":
         most = max(answer["count"] for answer in samples[ours])
         return str(most) if isinstance(most, int) else f"{most:.3f}", most <= row.bar, ours, theirs
+    if row.kind == "least":
+        middle = statistics.median(answer["count"] for answer in samples[ours])
+        return f"{middle:.3f}", middle >= row.bar, ours, theirs
     if row.kind == "size":
         ratio = (statistics.median(answer["count"] for answer in samples[ours])
                  / statistics.median(answer["count"] for answer in samples[theirs]))
@@ -427,7 +483,7 @@ def bar_text(row):
     if row.bar is None:
         return "note"
     return {"rate": f">= {row.bar:g} x", "cost": f"<= {row.bar:g}", "paired": f"<= {row.bar:g}", "count": f"<= {row.bar:g}",
-            "size": f"<= {row.bar:g}", "equal": "equal"}[row.kind]
+            "size": f"<= {row.bar:g}", "least": f">= {row.bar:g}", "equal": "equal"}[row.kind]
 
 
 def info_of(side, infos):
@@ -471,7 +527,8 @@ def main():
             print(group, *(f"  {row.name} ({bar_text(row)})" for one in comparisons for row in one.rows), sep="\n")
         sys.exit(0 if options.list else 2)
 
-    places = {"build": options.build, "python": sys.executable, "peers": PEERS, "images": ROOT / ".cache" / "bench-data",
+    places = {"build": options.build, "python": sys.executable, "benchmarks": PEERS.parent, "peers": PEERS,
+              "images": ROOT / ".cache" / "bench-data",
               "peers_python": ROOT / ".venv-peers" / "bin" / "python"}
     here = machine()
     print(f"{here['cpu']}, {here['cores']} cores; {here['date']}")
@@ -488,12 +545,15 @@ def main():
                 verdict = {True: "held", False: "short", None: ""}[held]
                 details = [f"{rate_text(side, samples, row.kind)}  {info_of(side, infos)}" for side in dict.fromkeys(pair)]
             except NotRun as reason:
-                measured, verdict, details = "-", "not run", [str(reason), *problems]
-            all_held = all_held and (verdict == "held" or row.bar is None)
+                skipped = any(isinstance(problem, Skipped) for problem in problems)
+                measured, verdict = "-", "skipped" if skipped else "not run"
+                details = list(dict.fromkeys([str(reason), *map(str, problems)]))
+            all_held = all_held and (verdict in ("held", "skipped") or row.bar is None)
             report(row, verdict, measured, details)
             raw.append({"name": row.name, "kind": row.kind, "bar": row.bar, "measured": measured, "verdict": verdict,
-                        "ours": row.ours, "theirs": row.theirs, "info": infos, "samples": samples, "problems": problems})
-    bars = [row["verdict"] for row in raw if row["bar"] is not None]
+                        "ours": row.ours, "theirs": row.theirs, "info": infos, "samples": samples,
+                        "problems": [str(problem) for problem in problems]})
+    bars = [row["verdict"] for row in raw if row["bar"] is not None and row["verdict"] != "skipped"]
     print(f"{bars.count('held')} of {len(bars)} held, in {time.monotonic() - began:.0f} s")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps({"machine": here, "group": options.group, "rows": raw}, indent=1))

@@ -66,6 +66,21 @@ ProbedSize probe_size(const ProcessGroup& group, const ProbeOptions& options, in
   return probed;
 }
 
+/// Seconds a byte: the slope of seconds = a + b bytes, each equation over its seconds: 1 = a u + b v.
+double seconds_a_byte(const std::vector<ProbedSize>& sizes) {
+  double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
+  for (const ProbedSize& size : sizes) {
+    const double u = 1 / size.seconds, v = static_cast<double>(size.bytes) / size.seconds;
+    uu += u * u, uv += u * v, vv += v * v, u1 += u, v1 += v;
+  }
+  const double determinant = uu * vv - uv * uv;
+  if (determinant > 1e-12 * uu * vv) {
+    const double intercept = (u1 * vv - v1 * uv) / determinant, slope = (v1 * uu - u1 * uv) / determinant;
+    if (intercept >= 0 && slope > 0) return slope;
+  }
+  return v1 / vv;  // through the origin: one size, or a latency that would be negative
+}
+
 void require_same_options(const ProcessGroup& group, const ProbeOptions& options) {
   const std::string mine = c10::str(options.bytes, " bytes of ", options.dtype, ", ", options.repeats, " repeats, ",
                                     options.warmup, " to warm up");
@@ -118,20 +133,16 @@ AllReduceProbe probe_all_reduce(const ProcessGroup& group, const ProbeOptions& o
 }
 
 Link detail::fit_link(int ranks, const std::vector<ProbedSize>& sizes) {
-  // seconds = a + b bytes, each equation over its seconds: 1 = a u + b v.
-  double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
+  if (ranks == 1 || sizes.empty()) return {};
+  constexpr int64_t large = 16;  // sizes from a sixteenth of the largest on: none that a burst lets through
+  std::vector<ProbedSize> for_bandwidth;
   for (const ProbedSize& size : sizes) {
-    const double u = 1 / size.seconds, v = static_cast<double>(size.bytes) / size.seconds;
-    uu += u * u, uv += u * v, vv += v * v, u1 += u, v1 += v;
+    if (size.bytes * large >= sizes.back().bytes) for_bandwidth.push_back(size);
   }
-  const double determinant = uu * vv - uv * uv;
-  double a = 0, b = vv > 0 ? v1 / vv : 0;  // through the origin: one size, or a latency that would be negative
-  if (determinant > 1e-12 * uu * vv) {
-    const double intercept = (u1 * vv - v1 * uv) / determinant, slope = (v1 * uu - u1 * uv) / determinant;
-    if (intercept >= 0 && slope > 0) a = intercept, b = slope;
-  }
+  const double slope = seconds_a_byte(for_bandwidth);
+  const double latency = sizes.front().seconds - slope * static_cast<double>(sizes.front().bytes);
   const AllReduceCost cost = ring_cost(ranks);
-  return {cost.rounds > 0 ? a / cost.rounds : 0, b > 0 ? cost.factor / b : 0};
+  return {std::max(0.0, latency) / cost.rounds, cost.factor / slope};
 }
 
 std::string AllReduceProbe::table() const {

@@ -40,8 +40,8 @@ struct AllReduceProbe {
   int ranks = 1;
   std::string backend;
   std::vector<ProbedSize> sizes;
-  /// Such that a ring takes ring_cost(ranks).seconds(link, bytes): the fit of all sizes with the smallest squared
-  /// relative errors. A link with a burst (a token bucket) is faster for small tensors than this says.
+  /// Such that a ring takes ring_cost(ranks).seconds(link, bytes): the bandwidth of the line through sizes from a
+  /// sixteenth of the largest on (smallest squared relative errors), and the latency that is left of the smallest size.
   Link link;
   double worst_error = 0;  ///< of the fit: largest |predicted / measured − 1|
 
@@ -55,7 +55,7 @@ struct AllReduceProbe {
 AllReduceProbe probe_all_reduce(const ProcessGroup& group, const ProbeOptions& options = {});
 
 namespace detail {
-/// α and β of a ring from sizes and seconds; weights 1 / seconds².
+/// α and β of a ring; sizes in increasing order.
 Link fit_link(int ranks, const std::vector<ProbedSize>& sizes);
 }  // namespace detail
 
