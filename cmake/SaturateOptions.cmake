@@ -27,7 +27,7 @@ if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      CCACHE_DIR=${PROJECT_SOURCE_DIR}/.cache/ccache CCACHE_MAXSIZE=2G
+      CCACHE_DEPEND=1 CCACHE_DIR=${PROJECT_SOURCE_DIR}/.cache/ccache CCACHE_MAXSIZE=2G
       ${SATURATE_CCACHE})
   endif()
 endif()

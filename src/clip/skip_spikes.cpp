@@ -11,9 +11,8 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/lt.h>
+#include <ATen/ops/ge.h>
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/where.h>
@@ -53,9 +52,9 @@ at::Tensor SpikeDetector::judge(const at::Tensor& loss, const at::Tensor& norm) 
   start(norm.device());
   value_ = at::stack({loss.to(norm.device()), norm});
   const at::Tensor filled = taken_.clamp_max(options_.window);
-  at::lt_out(mask_, place_, filled);
-  const at::Tensor mean = at::mul_out(scratch_, recent_, mask_).sum(1) / filled.clamp_min(1);
-  at::sub_out(scratch_, recent_, mean.unsqueeze(1)).square_().mul_(mask_);
+  at::ge_out(mask_, place_, filled);
+  const at::Tensor mean = recent_.sum(1) / filled.clamp_min(1);  // 0 where none is yet
+  at::sub_out(scratch_, recent_, mean.unsqueeze(1)).square_().masked_fill_(mask_, 0);
   const at::Tensor variance = scratch_.sum(1) / (filled - 1).clamp_min(1);
   const at::Tensor deviation = at::maximum(variance.sqrt(), mean.abs() * options_.min_relative_std).clamp_min(1e-30);
   z_ = (value_ - mean) / deviation;

@@ -126,7 +126,9 @@ TEST_CASE("a bad sample stops the epoch with its name, or is left out and counte
     REQUIRE(batches_of(lenient) == Batches{{1, 2, 3, 4}, {5, 6, 7, 8, 9}, {10, 11, 12}, {15, 16, 17, 18, 19}});
     REQUIRE(lenient.stats().skipped_samples == 3);
     REQUIRE(lenient.stats().samples == 17);
-    REQUIRE_THAT(lenient.stats().last_skipped, ContainsSubstring("sample 14 could not be read: torn"));
+    const std::string last = lenient.stats().last_skipped;  // several workers find them in any order
+    REQUIRE_THAT(last,
+                 ContainsSubstring(workers <= 1 ? "sample 14 could not be read: torn" : "could not be read: torn"));
 
     PrefetchLoader hopeless(with_bad(20, {5, 6, 7, 8, 9}),
                             {.batch_size = 5, .workers = workers, .on_bad_sample = OnBadSample::skip_and_count});
