@@ -66,21 +66,6 @@ ProbedSize probe_size(const ProcessGroup& group, const ProbeOptions& options, in
   return probed;
 }
 
-/// Seconds a byte: the slope of seconds = a + b bytes, each equation over its seconds: 1 = a u + b v.
-double seconds_a_byte(const std::vector<ProbedSize>& sizes) {
-  double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
-  for (const ProbedSize& size : sizes) {
-    const double u = 1 / size.seconds, v = static_cast<double>(size.bytes) / size.seconds;
-    uu += u * u, uv += u * v, vv += v * v, u1 += u, v1 += v;
-  }
-  const double determinant = uu * vv - uv * uv;
-  if (determinant > 1e-12 * uu * vv) {
-    const double intercept = (u1 * vv - v1 * uv) / determinant, slope = (v1 * uu - u1 * uv) / determinant;
-    if (intercept >= 0 && slope > 0) return slope;
-  }
-  return v1 / vv;  // through the origin: one size, or a latency that would be negative
-}
-
 void require_same_options(const ProcessGroup& group, const ProbeOptions& options) {
   const std::string mine = c10::str(options.bytes, " bytes of ", options.dtype, ", ", options.repeats, " repeats, ",
                                     options.warmup, " to warm up");
@@ -135,14 +120,21 @@ AllReduceProbe probe_all_reduce(const ProcessGroup& group, const ProbeOptions& o
 Link detail::fit_link(int ranks, const std::vector<ProbedSize>& sizes) {
   if (ranks == 1 || sizes.empty()) return {};
   constexpr int64_t large = 16;  // sizes from a sixteenth of the largest on: none that a burst lets through
-  std::vector<ProbedSize> for_bandwidth;
-  for (const ProbedSize& size : sizes) {
-    if (size.bytes * large >= sizes.back().bytes) for_bandwidth.push_back(size);
+  const ProbedSize& smallest = sizes.front();
+  // Each follows from the other; a round brings them closer by the ratio of the sizes.
+  double latency = 0, seconds_a_byte = 0;
+  for (int round = 0; round < 32; ++round) {
+    double sum = 0, count = 0;
+    for (const ProbedSize& size : sizes) {
+      if (size.bytes * large < sizes.back().bytes) continue;
+      sum += std::max(size.seconds - latency, 1e-3 * size.seconds) / static_cast<double>(size.bytes);
+      ++count;
+    }
+    seconds_a_byte = sum / count;
+    latency = std::max(0.0, smallest.seconds - seconds_a_byte * static_cast<double>(smallest.bytes));
   }
-  const double slope = seconds_a_byte(for_bandwidth);
-  const double latency = sizes.front().seconds - slope * static_cast<double>(sizes.front().bytes);
   const AllReduceCost cost = ring_cost(ranks);
-  return {std::max(0.0, latency) / cost.rounds, cost.factor / slope};
+  return {latency / cost.rounds, cost.factor / seconds_a_byte};
 }
 
 std::string AllReduceProbe::table() const {

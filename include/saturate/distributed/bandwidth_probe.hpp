@@ -40,8 +40,8 @@ struct AllReduceProbe {
   int ranks = 1;
   std::string backend;
   std::vector<ProbedSize> sizes;
-  /// Such that a ring takes ring_cost(ranks).seconds(link, bytes): the bandwidth of the line through sizes from a
-  /// sixteenth of the largest on (smallest squared relative errors), and the latency that is left of the smallest size.
+  /// Such that a ring takes ring_cost(ranks).seconds(link, bytes): the mean bandwidth of sizes from a sixteenth of the
+  /// largest on, without the latency, which is what is left of the smallest size.
   Link link;
   double worst_error = 0;  ///< of the fit: largest |predicted / measured − 1|
 
