@@ -163,7 +163,7 @@ void add_nvml(Topology& topology, const std::string& library) {
   }
 }
 
-std::string text_of(const PciDevice& pci) {
+std::string device_text(const PciDevice& pci) {
   std::string text = pci.address;
   if (!pci.link_speed.empty()) text += ", " + pci.link_speed;
   if (pci.link_width) text += " x" + std::to_string(*pci.link_width);
@@ -171,15 +171,15 @@ std::string text_of(const PciDevice& pci) {
   return text;
 }
 
-std::string text_of(const NetworkInterface& interface) {
+std::string device_text(const NetworkInterface& interface) {
   std::string text = "interface " + interface.name + (interface.up ? "" : ", down");
   text += interface.megabits_per_second ? ", " + std::to_string(*interface.megabits_per_second) + " Mbit/s"
                                         : ", speed unknown";
-  if (interface.pci) text += ", " + text_of(*interface.pci);
+  if (interface.pci) text += ", " + device_text(*interface.pci);
   return text + (interface.is_virtual ? ", virtual\n" : "\n");
 }
 
-std::string text_of_ways(const Topology& topology) {
+std::string ways_text(const Topology& topology) {
   std::string text;
   for (std::size_t i = 0; i < topology.gpus.size(); ++i) {
     const Gpu& gpu = topology.gpus[i];
@@ -237,16 +237,16 @@ Way way_between(const Gpu& a, const Gpu& b) {
 std::string Topology::text() const {
   std::string text;
   for (const NumaNode& node : numa_nodes) text += "NUMA node " + std::to_string(node.id) + ": CPUs " + node.cpus + "\n";
-  for (const NetworkInterface& interface : interfaces) text += text_of(interface);
+  for (const NetworkInterface& interface : interfaces) text += device_text(interface);
   for (const RdmaPort& port : rdma_ports) {
-    text += "RDMA " + port.name + ", " + port.rate + (port.pci ? ", " + text_of(*port.pci) : "") + "\n";
+    text += "RDMA " + port.name + ", " + port.rate + (port.pci ? ", " + device_text(*port.pci) : "") + "\n";
   }
   for (std::size_t i = 0; i < gpus.size(); ++i) {
-    text += "GPU " + std::to_string(i) + ": " + gpus[i].name + ", " + text_of(gpus[i].pci) + ", " +
+    text += "GPU " + std::to_string(i) + ": " + gpus[i].name + ", " + device_text(gpus[i].pci) + ", " +
             std::to_string(gpus[i].nvlinks) + " NVLinks\n";
   }
   if (gpus.empty()) text += "no NVIDIA GPU\n";
-  return text + text_of_ways(*this) + "NVML: " + nvml + "\n";
+  return text + ways_text(*this) + "NVML: " + nvml + "\n";
 }
 
 Topology read_topology(const TopologyOptions& options) {
