@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <tuple>
@@ -88,12 +89,16 @@ struct GroupHolder final : torch::CustomClassHolder {
 
 /// Normalizes by the statistics of all ranks, and takes the gradient through them.
 struct SyncedNorm : torch::autograd::Function<SyncedNorm> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, const BatchStatistics& of_all, const ProcessGroup& group,
-                            double eps) {
-    const auto wide = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(of_all.mean) : tensor; };
+  /// @param weight, bias none where the layer is not affine.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                            const std::optional<at::Tensor>& bias, const BatchStatistics& of_all,
+                            const ProcessGroup& group, double eps) {
+    const auto wide = [&](const std::optional<at::Tensor>& tensor) {
+      return tensor ? std::optional<at::Tensor>(tensor->to(of_all.mean.scalar_type())) : std::nullopt;
+    };
     const at::Tensor variance = of_all.variance();
-    context->save_for_backward({input, weight, of_all.mean, at::rsqrt(variance + eps), of_all.count});
+    context->save_for_backward(
+        {input, weight.value_or(at::Tensor()), of_all.mean, at::rsqrt(variance + eps), of_all.count});
     context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(group));
     return std::get<0>(at::native_batch_norm(input, wide(weight), wide(bias), of_all.mean, variance,
                                              /*training=*/false, /*momentum=*/0.0, eps));
@@ -222,7 +227,10 @@ at::Tensor SyncBatchNormImpl::synced(const at::Tensor& input) {
     }
     update_statistics(of_all->mean, of_all->unbiased_variance());
   }
-  return SyncedNorm::apply(input, weight, bias, *of_all, *group_, options.eps());
+  const auto where_affine = [&](const at::Tensor& tensor) {
+    return options.affine() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+  };
+  return SyncedNorm::apply(input, where_affine(weight), where_affine(bias), *of_all, *group_, options.eps());
 }
 
 void SyncBatchNormImpl::update_statistics(const at::Tensor& mean, const at::Tensor& unbiased_variance) {
@@ -281,9 +289,9 @@ int64_t convert_sync_batch_norm(torch::nn::Module& module, const ProcessGroup& g
     *(place.sequential->begin() + static_cast<std::ptrdiff_t>(place.index)) = torch::nn::AnyModule(synced);
     place.sequential->replace_module(place.name, synced);
   }
-  std::vector<SyncBatchNormImpl*> layers;
+  std::unordered_set<SyncBatchNormImpl*> layers;
   module.apply([&](torch::nn::Module& part) {
-    if (auto* layer = part.as<SyncBatchNormImpl>()) layers.push_back(layer);
+    if (auto* layer = part.as<SyncBatchNormImpl>()) layers.insert(layer);
   });
   if (layers.empty()) return 0;
   const ProcessGroup own =

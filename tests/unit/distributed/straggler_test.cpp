@@ -18,7 +18,7 @@ using support::dist::ProcessGroup;
 
 namespace {
 
-constexpr auto nap = std::chrono::milliseconds(60);  // a window of these models takes a few
+constexpr auto nap = std::chrono::milliseconds(200);  // a window of these models takes a few
 
 /// Batches that come late.
 struct SleepyLoader {
@@ -56,7 +56,7 @@ struct SleepyImpl : support::MlpImpl {
 
 std::vector<Batch> batches_of(int rank) {
   std::vector<Batch> batches;
-  for (int64_t i = 0; i < 20; ++i) batches.push_back(support::classes(4, 100 * i + rank));
+  for (int64_t i = 0; i < 12; ++i) batches.push_back(support::classes(4, 100 * i + rank));
   return batches;
 }
 
@@ -67,21 +67,21 @@ const support::RankEntry slow_loader("straggler, loader", [](const ProcessGroup&
   support::LogCapture log;
   support::Mlp net;
   int64_t told = 0;
-  st::StragglerReport report(group, {.every = 5, .notify = [&](const st::StragglerTimes&) { ++told; }});
+  st::StragglerReport report(group, {.every = 3, .notify = [&](const st::StragglerTimes&) { ++told; }});
   st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Ddp(group),
                       std::ref(report));
-  trainer.fit(SleepyLoader{batches_of(group.rank()), group.rank() == slow}, {.log_every = 5});
+  trainer.fit(SleepyLoader{batches_of(group.rank()), group.rank() == slow}, {.log_every = 3});
   const auto last = report.last(), overall = report.overall();
   check(told == 4, "told of " + std::to_string(told) + " intervals");
-  check(last && last->window == 20 && last->own_seconds.size() == 3, "the last interval");
+  check(last && last->window == 12 && last->own_seconds.size() == 3, "the last interval");
   for (const auto& times : {*last, *overall}) {
     check(times.slowest() == slow, times.in_words());
     check(times.ratio() > 2, times.in_words());
-    check(times.own_seconds[slow] > 0.055, times.in_words());
-    check(times.loader_seconds[slow] > 0.04 && times.loader_seconds[0] < 0.04, times.in_words());
+    check(times.own_seconds[slow] > 0.19, times.in_words());
+    check(times.loader_seconds[slow] > 0.15 && times.loader_seconds[0] < 0.15, times.in_words());
   }
   const bool first = group.rank() == 0;
-  check(log.contains("StragglerReport, window 10: " + rank_is_slowest(slow)) == first, "the warning");
+  check(log.contains("StragglerReport, window 6: " + rank_is_slowest(slow)) == first, "the warning");
   check(log.contains("StragglerReport, all of fit: " + rank_is_slowest(slow)) == first, "the summary");
 });
 
@@ -94,10 +94,10 @@ const support::RankEntry slow_forward("straggler, forward", [](const ProcessGrou
   st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Ddp(group),
                       std::ref(report));
   // Rank 0's evaluations take long, which says nothing about its training.
-  trainer.fit(batches_of(group.rank()), SleepyLoader{batches_of(9), group.rank() == 0}, {.evaluate_every = 10});
+  trainer.fit(batches_of(group.rank()), SleepyLoader{batches_of(9), group.rank() == 0}, {.evaluate_every = 6});
   const auto times = report.overall();
   check(times && times->slowest() == slow && times->ratio() > 2, times ? times->in_words() : "nothing");
-  check(times->own_seconds[0] < 0.04, times->in_words());
+  check(times->own_seconds[0] < 0.15, times->in_words());
 });
 
 }  // namespace
