@@ -111,6 +111,12 @@ class Trainer {
     state_.step = step_.counter.exact();
     return state_;
   }
+  /// Goes on from there: the counters, and the schedule with the step. Parameters, optimizer and policies are loaded by
+  /// themselves (checkpoint.hpp does it).
+  void load_state(const TrainerState& state) {
+    state_ = state;
+    step_.counter.set(state.step);
+  }
 
   Model& model() { return step_.model; }
   optim::Optimizer& optimizer() { return *step_.optimizer; }

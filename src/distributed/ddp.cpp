@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -89,7 +90,7 @@ void Ddp::scaled_by(const at::Tensor& scale) {
   if (!alone() && scale.defined()) ddp_->hook().scaled_by(scale);
 }
 
-void Ddp::after_step(const at::Tensor& refused) {
+void Ddp::after_step(const at::Tensor& refused, optim::Optimizer*) {
   if (!alone() && refused.defined()) ddp_->hook().refuse(refused);
 }
 
@@ -116,6 +117,23 @@ void Ddp::reduce_sum(at::Tensor& sum) {
   if (alone()) return;
   sum = sum.clone();
   group_.all_reduce(sum);
+}
+
+bool Ddp::any_out_of_memory(bool here) {
+  if (alone()) return here;
+  if (here) {
+    ddp_->finish_for_others([&] {
+      if (loss_->work != nullptr) return;
+      loss_->last = true;
+      send_loss(at::zeros({}, at::TensorOptions(group_.device()).dtype(at::kDouble)));
+    });
+  }
+  if (!stop_->group.any(here)) return false;  // between the CPUs: no GPU is waited for
+  group_.run("all_reduce of the loss", [&] { loss_->work->wait(); });
+  loss_->work = nullptr;
+  loss_->sum = at::Tensor();
+  ddp_->abandon_window();
+  return true;
 }
 
 void Ddp::require_even(std::optional<int64_t> windows) const {

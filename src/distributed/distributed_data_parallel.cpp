@@ -173,7 +173,9 @@ DistributedDataParallel::MicroStep::~MicroStep() {
 }
 
 void DistributedDataParallel::before_backward(const at::Tensor& loss) {
-  if (impl_->synced) impl_->reducer->before_backward(loss);
+  if (!impl_->synced) return;
+  impl_->options.hook->before_backward();
+  impl_->reducer->before_backward(loss);
 }
 
 at::Tensor DistributedDataParallel::zero_loss() const {
@@ -194,6 +196,24 @@ void DistributedDataParallel::finish() {
     impl_->given_up = true;
     throw;
   }
+}
+
+void DistributedDataParallel::finish_for_others(const std::function<void()>& before_reductions) {
+  if (impl_->group.world_size() == 1) return;
+  impl_->given_up = false;  // buckets stay those that the others have
+  if (!impl_->synced) impl_->begin(/*last=*/true);
+  if (before_reductions) before_reductions();
+  impl_->group.run("reductions of other ranks, after running out of memory",
+                   [&] { impl_->reducer->reduce_rest(impl_->reductions - impl_->reductions_before); });
+}
+
+void DistributedDataParallel::abandon_window() {
+  if (impl_->group.world_size() == 1) return;
+  impl_->synced = impl_->given_up = false;
+  if (impl_->reducer != nullptr) impl_->reducer->reset();
+  impl_->reducer.reset();  // made again, alike on all ranks: nothing else is after half a backward on one of them
+  if (impl_->reductions == impl_->reductions_before) return;
+  impl_->options.hook->refuse(at::ones({}, at::TensorOptions(impl_->group.device()).dtype(at::kFloat)));
 }
 
 const ProcessGroup& DistributedDataParallel::group() const { return impl_->group; }

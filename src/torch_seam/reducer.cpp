@@ -3,6 +3,7 @@
 
 #include "saturate/error.hpp"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -68,6 +69,7 @@ std::string named_in(const std::string& message, const std::vector<std::string>&
 
 struct Reducer::Impl {
   std::shared_ptr<c10d::Reducer> reducer;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
   std::vector<std::string> names;
   bool find_unused, static_graph;
   bool first_window = true;
@@ -85,6 +87,7 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
   if (options.find_unused_parameters) {
     limits = {static_cast<std::size_t>(options.first_bucket_bytes), static_cast<std::size_t>(options.bucket_bytes)};
   }
+  impl_->group = group;
   const std::vector<bool> sparse(parameters.size(), false);
   auto [buckets, bucket_limits] = c10d::compute_bucket_assignment_by_size(parameters, limits, sparse);
   std::reverse(buckets.begin(), buckets.end());  // about the order of backward
@@ -121,6 +124,22 @@ void Reducer::after_backward() {
     throw StateError("DistributedDataParallel: no gradient in this window's last backward: " +
                      named_in(error.what_without_backtrace(), impl_->names) +
                      "; so the others' were not all reduced. Freeze what is not used, or set find_unused_parameters");
+  }
+}
+
+// As Python's Join does for a rank that has no more data.
+void Reducer::reduce_rest(int64_t begun) {
+  if (impl_->first_window && impl_->static_graph) return;  // the others reduce after backward
+  const at::NoGradGuard no_grad;
+  auto buckets = impl_->reducer->get_grad_buckets(/*return_zero_tensors=*/false);  // new ones might find no memory
+  const auto first = static_cast<std::size_t>(begun);
+  for (std::size_t i = first; i < buckets.size(); ++i) {
+    buckets[i].getBufferRef().zero_();
+    impl_->reducer->run_comm_hook(buckets[i]);
+  }
+  if (impl_->find_unused && first < buckets.size()) {  // which parameters were used goes round with the last bucket
+    std::vector<at::Tensor> used{impl_->reducer->get_local_used_map_on_device()};
+    impl_->group->allreduce(used);
   }
 }
 

@@ -35,7 +35,11 @@ class Reducer {
   void before_backward(const at::Tensor& loss);
   /// After the backward. @throws StateError a parameter got no gradient: it is named.
   void after_backward();
-  /// A window that was given up: waits for buckets on their way, and forgets those that were not reduced.
+  /// Reduces the window's buckets from number `begun` on with nothing of this rank, which cannot finish its backward
+  /// while the others reduce theirs; does not wait for them. After this the reducer is of no use but for reset().
+  void reduce_rest(int64_t begun);
+  /// A window that was given up: waits for buckets on their way, and forgets
+  /// those that were not reduced.
   void reset();
   std::vector<int64_t> bucket_bytes() const;
 

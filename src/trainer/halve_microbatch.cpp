@@ -21,10 +21,8 @@ at::Tensor rows_of(const at::Tensor& tensor, int64_t samples, int64_t begin, int
 
 void MicrobatchHalving::halve(int64_t samples, std::exception_ptr error, const torch::nn::Module& module,
                               c10::Device device) {
-  if (samples <= 1) {
-    if (error) std::rethrow_exception(error);
-    throw StateError("step: another rank ran out of memory with a micro-batch of one sample");
-  }
+  if (samples <= 1 && error) std::rethrow_exception(error);
+  const bool here = error != nullptr;
   error = nullptr;
   parts_ *= 2;
   if (!device.is_cpu()) {
@@ -33,8 +31,8 @@ void MicrobatchHalving::halve(int64_t samples, std::exception_ptr error, const t
     }
   }
   log::warn(
-      c10::str("out of memory with micro-batches of ", samples, " samples: the window starts again with ",
-               (samples + 1) / 2, ", and every window from now on has ", parts_,
+      c10::str(here ? "" : "another rank is ", "out of memory with micro-batches of ", samples,
+               " samples: the window starts again with ", (samples + 1) / 2, ", and every window from now on has ", parts_,
                " micro-batches for each that it is given. The gradient is the same but for rounding, unless the "
                "model draws random numbers (dropout)",
                has_batch_norm(module) ? "; this one has BatchNorm, whose statistics are now over fewer samples" : ""));

@@ -53,6 +53,8 @@ class CommHook {
   /// which it may be. `divisor`: what the sum over ranks is to be divided by (the world size, for a mean; or 1).
   virtual Future reduce(Bucket& bucket, double divisor) = 0;
 
+  /// Between forward and the backward that reduces.
+  virtual void before_backward() {}
   /// Called once, by every rank, before the first bucket.
   virtual void attach(const ProcessGroup& group) { group_ = group; }
   /// "fp16_compress"

@@ -7,6 +7,7 @@
 
 #include "saturate/distributed/distributed_data_parallel.hpp"
 #include "saturate/distributed/process_group.hpp"
+#include "saturate/optim/optimizer.hpp"
 #include "saturate/policy.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -49,13 +50,16 @@ class Ddp {
   /// Before a window: its losses are multiplied by this (GradScaler's scale).
   void scaled_by(const at::Tensor& scale);
   /// After the update. @param refused what agree() came to; undefined: nothing could refuse the step.
-  void after_step(const at::Tensor& refused);
+  void after_step(const at::Tensor& refused, optim::Optimizer* = nullptr);
   void reduce_count(double& host, at::Tensor& device);
   /// The window's loss over all ranks, in place of this rank's.
   void reduce_loss(at::Tensor& loss_sum);
   /// A sum over ranks, at the end of an evaluation.
   void reduce_sum(at::Tensor& sum);
-  bool any_out_of_memory(bool here) { return group_.any(here); }
+  /// After an attempt at a window's forward and backward, on every rank. Where this rank ran out of memory, in whatever
+  /// micro-batch, it takes part in the others' reductions with nothing, so that they get here. True: the window begins
+  /// again on every rank.
+  bool any_out_of_memory(bool here);
   /// @throws ConfigError, on every rank: their numbers of windows differ, and they do not join.
   void require_even(std::optional<int64_t> windows) const;
   /// Whether any rank has data for one more window.

@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,7 +82,7 @@ class DistributedDataParallel {
   friend class MicroStep;
   /// @param last gradients are reduced in this backward; before it they add up on this rank.
   MicroStep micro_step(bool last = true) { return MicroStep(this, last); }
-  /// Between forward and backward; needed with find_unused_parameters only.
+  /// Between forward and backward; needed with find_unused_parameters and MeasuredHook only.
   void before_backward(const at::Tensor& loss);
   /// 0, with a gradient of zero for every parameter: the loss of a rank that has no samples while others do, so that it
   /// takes part in their reductions. A parameter that gets no gradient anywhere then gets a gradient of zero.
@@ -89,6 +90,14 @@ class DistributedDataParallel {
   /// After the last backward.
   /// @throws StateError a parameter got no gradient, without find_unused_parameters; named.
   void finish();
+
+  /// This rank cannot finish the window (it ran out of memory, in any micro-batch), which the others do: takes part in
+  /// what is left of their reductions with nothing. Ranks then agree to abandon_window().
+  /// @param before_reductions what every rank sends between the last micro-batch's begin and its backward, if anything.
+  void finish_for_others(const std::function<void()>& before_reductions = {});
+  /// By every rank, after its last backward and before finish(): gradients of this window count nowhere, hooks forget
+  /// it, and it can begin again, with the first micro-batch.
+  void abandon_window();
 
   const ProcessGroup& group() const;
   CommHook& hook();

@@ -65,7 +65,7 @@ class MeasuredHook final : public CommHook {
 
   Future reduce(Bucket& bucket, double divisor) override;
   /// Between forward and the backward that reduces.
-  void before_backward();
+  void before_backward() override;
 
   void attach(const ProcessGroup& group) override;
   std::string name() const override { return hook_->name(); }  // whose state it is

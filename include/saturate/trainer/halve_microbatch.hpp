@@ -25,6 +25,8 @@ class MicrobatchHalving {
  public:
   explicit MicrobatchHalving(OnOom on_oom) : on_oom_(on_oom) {}
 
+  bool enabled() const { return on_oom_ != OnOom::fail; }
+
   /// Runs `attempt(micro_batches)` until it fits.
   /// @param undo clears the gradients of an attempt that did not.
   /// @param agree (out of memory here) -> out of memory on any rank: all of them start again, or none.
@@ -62,7 +64,7 @@ class MicrobatchHalving {
     for (const auto& micro : micro_batches) samples = std::max(samples, micro.samples);
     return samples;
   }
-  /// @throws the error: a micro-batch of one sample cannot be halved.
+  /// @throws the error: a micro-batch of one sample cannot be halved. Without one it was another rank's, which halves.
   void halve(int64_t samples, std::exception_ptr error, const torch::nn::Module& module, c10::Device device);
 
   OnOom on_oom_;

@@ -102,11 +102,11 @@ class Windows {
   bool started_ = false;
 };
 
-// The averaged weights, where the averaging policy offers them for evaluation.
-template <class Averaging>
-auto evaluation_scope(Averaging& averaging) {
-  if constexpr (requires { averaging.evaluation_scope(); }) {
-    return averaging.evaluation_scope();
+// The averaged weights, where the averaging policy offers them for evaluation; or the average over ranks.
+template <class Policy>
+auto evaluation_scope(Policy& policy) {
+  if constexpr (requires { policy.evaluation_scope(); }) {
+    return policy.evaluation_scope();
   } else {
     return NothingScope();
   }
@@ -116,6 +116,7 @@ template <class Step, class Loader>
 Metrics evaluate(Step& step, torch::nn::Module& module, Loader& loader) {
   const ModeScope eval(module, /*train=*/false);
   const auto averaged = evaluation_scope(step.policies.averaging());
+  const auto over_ranks = evaluation_scope(step.policies.distributed());
   Count count;
   at::Tensor sum, correct;
   for (const auto& batch : loader) {
@@ -161,6 +162,9 @@ class Loop {
     if constexpr (requires { policies().distributed().require_even(windows); }) {
       policies().distributed().require_even(windows);
     }
+    policies().for_each([&](auto& policy) {
+      if constexpr (requires { policy.bind(trainer_, loader); }) policy.bind(trainer_, loader);
+    });
     const int64_t steps_before = trainer_.step_.counter.exact();
     FitMeter meter(options_, windows);
     tell(FitBegin{state, options_.epochs, windows, element_count(*trainer_.step_.optimizer)}, meter);

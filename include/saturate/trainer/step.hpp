@@ -81,12 +81,13 @@ class Step {
     tell_scale();
     run_window(policies.distributed(), [&] {
       policies.distributed().join_window();
+      while (halving_.enabled() && any_out_of_memory(policies.distributed(), false)) {
+        optimizer->zero_grad();
+        policies.distributed().join_window();
+      }
+      if (divides_later_) result.count = over_ranks(Count());
       policies.distributed().finish();
       policies.distributed().reduce_loss(result.loss_sum);
-      if (divides_later_) {
-        result.count = Count();
-        policies.distributed().reduce_count(result.count.host, result.count.device);
-      }
     });
     update(result);
     return result;
@@ -164,26 +165,32 @@ class Step {
   template <class MicroBatches>
   void backward_within_memory(MicroBatches& micro_batches, StepResult& result) {
     const StepResult before = result;
+    Count counted;
     const auto attempt = [&](const MicroBatches& these) {
       result = before;
-      backward(these, result);
+      counted = backward(these, result);
     };
     halving_.run(
         micro_batches, *model.operator->(), device, attempt, [&] { optimizer->zero_grad(); },
         [&](bool here) { return any_out_of_memory(policies.distributed(), here); });
+    // Not in an attempt: a rank that ran out of memory would miss it.
+    if (divides_later_) result.count = over_ranks(std::move(counted));
   }
 
+  Count over_ranks(Count count) {
+    policies.distributed().reduce_count(count.host, count.device);
+    return count;
+  }
+
+  /// @return what the loss has counted, where it counts by the forward pass.
   template <class MicroBatches>
-  void backward(const MicroBatches& micro_batches, StepResult& result) {
-    Count counted;  // by the forward pass, where the loss works that way
+  Count backward(const MicroBatches& micro_batches, StepResult& result) {
+    Count counted;
     for (std::size_t i = 0; i < micro_batches.size(); ++i) {
       const auto sync = policies.distributed().micro_step(i + 1 == micro_batches.size());
       counted += run(micro_batches[i], result.count, result);
     }
-    if (divides_later_) {
-      policies.distributed().reduce_count(counted.host, counted.device);
-      result.count = counted;
-    }
+    return counted;
   }
 
   /// Forward and backward. @return what the loss has counted, where it counts by the forward pass.
@@ -246,8 +253,8 @@ class Step {
     if constexpr (requires { policies.clipping().after_step(result.refused); }) {
       if (!nothing) policies.clipping().after_step(result.refused);
     }
-    if constexpr (requires { policies.distributed().after_step(result.refused); }) {
-      policies.distributed().after_step(result.refused);
+    if constexpr (requires { policies.distributed().after_step(result.refused, optimizer.get()); }) {
+      policies.distributed().after_step(result.refused, optimizer.get());
     }
     counter.advance(result.refused);
     policies.averaging().update(result.refused);
