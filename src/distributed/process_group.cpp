@@ -2,6 +2,7 @@
 #include "saturate/distributed/process_group.hpp"
 
 #include "../torch_seam/process_groups.hpp"
+#include "saturate/distributed/waiting.hpp"
 #include "saturate/error.hpp"
 
 #include <ATen/Context.h>
@@ -148,6 +149,7 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
 }
 
 void ProcessGroup::run(const std::string& what, const std::function<void()>& wait) const {
+  const Waiting waiting;
   try {
     wait();
   } catch (const Error&) {

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reducer.hpp"
 
+#include "saturate/distributed/waiting.hpp"
 #include "saturate/error.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <unordered_map>
 #include <utility>
@@ -19,10 +23,13 @@ namespace {
 /// Buckets of a window; weak, for they hold gradients.
 using Futures = std::vector<c10::weak_intrusive_ptr<c10::ivalue::Future>>;
 
+/// When this rank's own backward was over, and it began to wait for buckets.
+using WaitsSince = std::optional<distributed::Waiting::Clock::time_point>;
+
 class HookOf final : public c10d::CommHookInterface {
  public:
-  HookOf(Reducer::Hook hook, std::shared_ptr<Futures> on_their_way)
-      : hook_(std::move(hook)), on_their_way_(std::move(on_their_way)) {}
+  HookOf(Reducer::Hook hook, std::shared_ptr<Futures> on_their_way, std::shared_ptr<WaitsSince> waits_since)
+      : hook_(std::move(hook)), on_their_way_(std::move(on_their_way)), waits_since_(std::move(waits_since)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& given) override {
     distributed::Bucket bucket{.gradients = given.getBuffer(),
@@ -37,6 +44,11 @@ class HookOf final : public c10d::CommHookInterface {
           distributed::in_shape_of(parameter, bucket.gradients.narrow(0, offset, parameter.numel())));
       offset += parameter.numel();
     }
+    // The Reducer's own callback, which waits, comes after this one.
+    if (bucket.index == 0 && torch::autograd::get_current_graph_task_id() != -1) {
+      torch::autograd::Engine::get_default_engine().queue_callback(
+          [since = waits_since_] { *since = distributed::Waiting::Clock::now(); });
+    }
     auto future = hook_(bucket);
     if (bucket.index == 0) on_their_way_->clear();
     on_their_way_->emplace_back(future);
@@ -49,6 +61,7 @@ class HookOf final : public c10d::CommHookInterface {
  private:
   Reducer::Hook hook_;
   std::shared_ptr<Futures> on_their_way_;
+  std::shared_ptr<WaitsSince> waits_since_;
 };
 
 /// The names behind "Parameter indices which did not receive grad for rank 0: 0 1 6".
@@ -74,6 +87,7 @@ struct Reducer::Impl {
   bool find_unused, static_graph;
   bool first_window = true;
   std::shared_ptr<Futures> on_their_way = std::make_shared<Futures>();
+  std::shared_ptr<WaitsSince> waits_since = std::make_shared<WaitsSince>();
 };
 
 Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
@@ -98,7 +112,8 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<std::string> na
       std::move(parameters), std::move(buckets), std::move(group), sparse, options.bucket_bytes,
       options.find_unused_parameters, options.gradient_as_bucket_view, std::move(by_index), options.first_bucket_bytes,
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>());
-  impl_->reducer->register_comm_hook(std::make_unique<HookOf>(std::move(hook), impl_->on_their_way));
+  impl_->reducer->register_comm_hook(
+      std::make_unique<HookOf>(std::move(hook), impl_->on_their_way, impl_->waits_since));
   if (options.static_graph) impl_->reducer->set_static_graph();
 }
 
@@ -117,6 +132,9 @@ void Reducer::before_backward(const at::Tensor& loss) {
 }
 
 void Reducer::after_backward() {
+  if (const WaitsSince since = std::exchange(*impl_->waits_since, std::nullopt)) {
+    const distributed::Waiting waited(*since);
+  }
   if (std::exchange(impl_->first_window, false) && impl_->static_graph) impl_->reducer->delay_all_reduce();
   try {
     impl_->reducer->check_finalized();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/distributed/sync_batch_norm.hpp"
 #include "distributed_support.hpp"
+#include "saturate/averaging/update_batch_norm.hpp"
 #include "saturate/distributed/ddp.hpp"
 #include "saturate/error.hpp"
 #include "saturate/optim/sgd.hpp"
@@ -22,6 +23,15 @@ using support::dist::SyncBatchNorm;
 namespace {
 
 constexpr int64_t channels = 3;
+
+std::string message_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const st::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
 
 /// Rank r's batch; where there are three ranks or more, the last has nothing.
 int64_t samples_of(int rank, int ranks) { return ranks >= 3 && rank + 1 == ranks ? 0 : 2 + 3 * rank; }
@@ -244,16 +254,11 @@ const support::RankEntry limits("SyncBatchNorm, limits", [](const ProcessGroup& 
   } catch (const st::StateError& error) {
     check(std::string(error.what()).find("differentiated twice") != std::string::npos, error.what());
   }
+  // A rank without data makes no forward pass.
+  const std::string message =
+      message_of([&] { st::Ddp(group, {}, st::UnevenInputs::join).attach(*norm, c10::Device(c10::kCPU)); });
+  check(message.find("UnevenInputs::join and SyncBatchNorm") != std::string::npos, message);
 });
-
-std::string message_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const st::Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 struct TypedImpl : torch::nn::Module {
   TypedImpl() {
@@ -325,6 +330,19 @@ TEST_CASE("convert_sync_batch_norm: what it cannot exchange is named, and nothin
   CHECK(message_of([&] { support::dist::convert_sync_batch_norm(*alone, ProcessGroup()); }).find("the model") !=
         std::string::npos);
   CHECK(support::dist::convert_sync_batch_norm(*torch::nn::Linear(2, 2), ProcessGroup()) == 0);
+}
+
+TEST_CASE("update_batch_norm knows SyncBatchNorm") {
+  const std::vector<support::Batch> batches{{torch::randn({4, channels}), at::Tensor()},
+                                            {torch::randn({4, channels}) + 2, at::Tensor()}};
+  torch::nn::Sequential net{torch::nn::BatchNorm1d(channels)}, plain{torch::nn::BatchNorm1d(channels)};
+  support::dist::convert_sync_batch_norm(*net, ProcessGroup());
+  st::update_batch_norm(net, batches);
+  st::update_batch_norm(plain, batches);
+  for (std::size_t i = 0; i < plain->buffers().size(); ++i) {
+    CHECK(support::same_bits(net->buffers()[i], plain->buffers()[i]));
+  }
+  CHECK(net->buffers()[0].abs().max().item<float>() > 0.5);
 }
 
 TEST_CASE("SyncBatchNorm: no group, another shape") {
