@@ -2,6 +2,7 @@
 #include "saturate/averaging/update_batch_norm.hpp"
 
 #include "module_device.hpp"
+#include "saturate/distributed/sync_batch_norm.hpp"
 #include "saturate/error.hpp"
 
 #include <torch/nn/modules/batchnorm.h>
@@ -15,6 +16,7 @@ void as_batch_norm(torch::nn::Module& module, Use&& use) {
   if (auto* norm = module.as<torch::nn::BatchNorm1dImpl>()) return use(*norm);
   if (auto* norm = module.as<torch::nn::BatchNorm2dImpl>()) return use(*norm);
   if (auto* norm = module.as<torch::nn::BatchNorm3dImpl>()) return use(*norm);
+  if (auto* norm = module.as<distributed::SyncBatchNormImpl>()) return use(*norm);
 }
 
 }  // namespace

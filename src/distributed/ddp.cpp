@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/distributed/ddp.hpp"
 
+#include "saturate/distributed/sync_batch_norm.hpp"
 #include "saturate/error.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -48,6 +49,11 @@ void Ddp::attach(torch::nn::Module& module, c10::Device device) {
   if (alone()) return;
   if (device.type() != group_.device().type()) {
     throw ConfigError("Ddp: the model is on " + device.str() + ", the process group is for " + group_.device().str());
+  }
+  if (uneven_ == UnevenInputs::join && distributed::has_sync_batch_norm(module)) {
+    throw ConfigError(
+        "Ddp: UnevenInputs::join and SyncBatchNorm: a rank without data makes no forward pass, and the others "
+        "would wait for it. Shard the data equally (LoaderOptions: ranks, and Uneven::pad or drop)");
   }
   ddp_ = std::make_shared<distributed::DistributedDataParallel>(module, group_, options_, distributed::Reduction::sum);
   stop_ = std::make_shared<PendingStop>(group_);

@@ -2,6 +2,7 @@
 #include "saturate/distributed/distributed_data_parallel.hpp"
 
 #include "../torch_seam/reducer.hpp"
+#include "same_model.hpp"
 #include "saturate/error.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -9,18 +10,14 @@
 #include <ATen/ops/ones.h>
 #include <c10/util/StringUtil.h>
 #include <torch/nn/module.h>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <algorithm>
 #include <exception>
-#include <sstream>
 #include <unordered_set>
 #include <utility>
 
 namespace saturate::distributed {
 namespace {
-
-constexpr std::size_t broadcast_bytes = std::size_t{250} << 20;  // at once, as Python's does
 
 /// Each parameter that is trained, once, by the first of its names.
 struct Trained {
@@ -37,41 +34,6 @@ Trained trained_parameters(const torch::nn::Module& module) {
     trained.names.push_back(item.key());
   }
   return trained;
-}
-
-/// One line a parameter and buffer.
-std::string describe(const torch::nn::Module& module) {
-  std::ostringstream text;
-  for (const auto& item : module.named_parameters()) {
-    const at::Tensor& tensor = item.value();
-    text << "parameter " << item.key() << " " << tensor.sizes() << " " << tensor.scalar_type()
-         << (tensor.requires_grad() ? "" : " frozen") << "\n";
-  }
-  for (const auto& item : module.named_buffers()) {
-    text << "buffer " << item.key() << " " << item.value().sizes() << " " << item.value().scalar_type() << "\n";
-  }
-  return text.str();
-}
-
-std::string line_at(const std::string& text, std::size_t number) {
-  std::istringstream lines(text);
-  std::string line;
-  for (std::size_t i = 0; i <= number; ++i) {
-    if (!std::getline(lines, line)) return "nothing";
-  }
-  return line;
-}
-
-void require_same_on_all_ranks(const torch::nn::Module& module, const ProcessGroup& group) {
-  const auto texts = group.gather_text(describe(module));
-  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts[0]) continue;
-    std::size_t number = 0;
-    while (line_at(texts[0], number) == line_at(texts[rank], number)) ++number;
-    throw StateError(c10::str("DistributedDataParallel: the model of rank ", rank,
-                              " is not that of rank 0: ", line_at(texts[rank], number), " in place of ",
-                              line_at(texts[0], number), ". Every rank makes the same model"));
-  }
 }
 
 }  // namespace
@@ -121,14 +83,7 @@ struct DistributedDataParallel::Impl {
     if (!last) return;
     if (reducer == nullptr) make_reducer();
     group.run("agreeing on buckets", [&] { reducer->before_forward(); });
-    if (options.buffers == Buffers::broadcast) broadcast(module->buffers());
-  }
-
-  void broadcast(const std::vector<at::Tensor>& tensors) const {
-    if (tensors.empty()) return;
-    const at::NoGradGuard no_grad;
-    group.run("broadcast of rank 0's weights or buffers",
-              [&] { c10d::broadcast_coalesced(group.c10d(), tensors, broadcast_bytes, /*rank=*/0); });
+    if (options.buffers == Buffers::broadcast) detail::broadcast_from_first(module->buffers(), group);
   }
 };
 
@@ -145,11 +100,8 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& module, Proc
     throw ConfigError("DistributedDataParallel: no parameter of the model requires a gradient");
   }
   if (impl_->group.world_size() == 1) return;
-  require_same_on_all_ranks(module, impl_->group);
-  std::vector<at::Tensor> weights;
-  for (const at::Tensor& parameter : module.parameters()) weights.push_back(parameter.detach());
-  for (const at::Tensor& buffer : module.buffers()) weights.push_back(buffer.detach());
-  impl_->broadcast(weights);
+  detail::require_same_model(module, impl_->group, "DistributedDataParallel");
+  detail::broadcast_model(module, impl_->group);
   impl_->options.hook->attach(impl_->group);
   const Trained trained = trained_parameters(module);
   std::vector<std::pair<std::string, at::Tensor>> named;
