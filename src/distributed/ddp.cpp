@@ -102,8 +102,9 @@ void Ddp::after_step(const at::Tensor& refused, optim::Optimizer*) {
 
 void Ddp::reduce_count(double& host, at::Tensor& device) {
   if (alone()) return;
-  // A host number stays one where the group reduces on the CPU; a GPU is not waited for.
-  const bool on_host = !device.defined() && group_.device().is_cpu();
+  // A host number where the group reduces on the CPU, whatever this rank has counted (one without data: nothing, on the
+  // host), so that all ranks have the same reasons to refuse a step. A GPU is not waited for.
+  const bool on_host = group_.device().is_cpu();
   device = device.defined() ? device.to(at::kDouble)
                             : at::full({}, host, at::TensorOptions(group_.device()).dtype(at::kDouble));
   group_.all_reduce(device);

@@ -30,12 +30,12 @@ void MicrobatchHalving::halve(int64_t samples, std::exception_ptr error, const t
       allocator->emptyCache();  // its blocks have the sizes of the larger micro-batch
     }
   }
-  log::warn(
-      c10::str(here ? "" : "another rank is ", "out of memory with micro-batches of ", samples,
-               " samples: the window starts again with ", (samples + 1) / 2, ", and every window from now on has ", parts_,
-               " micro-batches for each that it is given. The gradient is the same but for rounding, unless the "
-               "model draws random numbers (dropout)",
-               has_batch_norm(module) ? "; this one has BatchNorm, whose statistics are now over fewer samples" : ""));
+  log::warn(c10::str(
+      here ? "" : "another rank is ", "out of memory with micro-batches of ", samples,
+      " samples: the window starts again with ", (samples + 1) / 2, ", and every window from now on has ", parts_,
+      " micro-batches for each that it is given. The gradient is the same but for rounding, unless the "
+      "model draws random numbers (dropout)",
+      has_batch_norm(module) ? "; this one has BatchNorm, whose statistics are now over fewer samples" : ""));
 }
 
 }  // namespace saturate::detail
