@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # One test per misuse in this folder, with each compiler that is here. The expected sentence is in the file: run.py.
-# Clang takes the tests' precompiled header; those that include much of LibTorch see GCC, which has none, under full only.
+# Those that include much of LibTorch: by Clang with the tests' precompiled header, and by GCC, which has none, under full.
 file(GLOB misuses CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 set(heavy model_by_value optimizer_copied optimizer_that_needs_a_closure)
 find_program(SATURATE_GCC g++)
