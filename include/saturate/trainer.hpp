@@ -76,13 +76,17 @@ class Trainer {
   /// parameters, optimizer state and step number as they were, and no gradients behind.
   template <class Window>
   StepResult step(const Window& window) {
-    return counted(run_step(window));
+    const StepResult result = counted(run_step(window));
+    step_.optimizer->wait();
+    return result;
   }
 
   /// Takes part in a step for which only other ranks have data (UnevenInputs::join; fit does it).
   template <class Batch>
   StepResult step_without_data() {
-    return counted(step_.template without_data<Batch>());
+    const StepResult result = counted(step_.template without_data<Batch>());
+    step_.optimizer->wait();
+    return result;
   }
 
   /// Mean loss over all targets, and "accuracy" where the loss can tell; in eval mode and without gradients. Modes of

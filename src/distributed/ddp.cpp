@@ -37,6 +37,14 @@ struct Ddp::PendingLoss {
 /// Goes round on the CPU, beside everything else.
 struct Ddp::PendingStop {
   explicit PendingStop(const distributed::ProcessGroup& group) : group(group.beside("stop")) {}
+
+  /// What has been asked last, if anything.
+  bool settle() {
+    if (work == nullptr) return false;
+    group.run("agreeing to stop", [&] { std::exchange(work, nullptr)->wait(); });
+    return flag.item<int>() != 0;
+  }
+
   distributed::ProcessGroup group;
   at::Tensor flag;
   c10::intrusive_ptr<c10d::Work> work;
@@ -50,7 +58,8 @@ void Ddp::attach(torch::nn::Module& module, c10::Device device) {
   if (device.type() != group_.device().type()) {
     throw ConfigError("Ddp: the model is on " + device.str() + ", the process group is for " + group_.device().str());
   }
-  if (uneven_ == UnevenInputs::join && distributed::has_sync_batch_norm(module)) {
+  forwards_together_ = distributed::has_sync_batch_norm(module);
+  if (uneven_ == UnevenInputs::join && forwards_together_) {
     throw ConfigError(
         "Ddp: UnevenInputs::join and SyncBatchNorm: a rank without data makes no forward pass, and the others "
         "would wait for it. Shard the data equally (LoaderOptions: ranks, and Uneven::pad or drop)");
@@ -143,20 +152,19 @@ bool Ddp::any_out_of_memory(bool here) {
   return true;
 }
 
-void Ddp::require_even(std::optional<int64_t> windows) const {
+void Ddp::require_even(std::optional<int64_t> windows, std::optional<int64_t> batches) const {
   if (alone()) return;
-  if (stop_->work != nullptr) {  // of an earlier fit
-    stop_->group.run("agreeing to stop", [&] { stop_->work->wait(); });
-    stop_->work = nullptr;
-  }
+  stop_->settle();  // of an earlier fit
   if (uneven_ == UnevenInputs::join) return;
-  const auto texts = group_.gather_text(windows ? std::to_string(*windows) : "an unknown number of");
+  const std::optional<int64_t> count = forwards_together_ ? batches : windows;
+  const auto texts = group_.gather_text(count ? std::to_string(*count) : "an unknown number of");
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
-    throw ConfigError("Ddp: rank " + std::to_string(rank) + " has " + texts[rank] + " windows an epoch, rank 0 has " +
-                      texts[0] +
+    throw ConfigError("Ddp: rank " + std::to_string(rank) + " has " + texts[rank] +
+                      (forwards_together_ ? " batches" : " windows") + " an epoch, rank 0 has " + texts[0] +
                       ": the others would wait for it for ever. Shard the data equally (LoaderOptions: "
-                      "ranks, and Uneven::pad or drop), or let ranks join: UnevenInputs::join");
+                      "ranks, and Uneven::pad or drop)" +
+                      (forwards_together_ ? "" : ", or let ranks join: UnevenInputs::join"));
   }
 }
 
@@ -171,11 +179,7 @@ void Ddp::join_window() {
 
 bool Ddp::any_stops(bool here) {
   if (alone()) return here;
-  bool stops = false;
-  if (stop_->work != nullptr) {
-    stop_->group.run("agreeing to stop", [&] { stop_->work->wait(); });
-    stops = stop_->flag.item<int>() != 0;
-  }
+  const bool stops = stop_->settle();
   stop_->flag = at::full({}, here ? 1 : 0, at::kInt);
   std::vector<at::Tensor> tensors{stop_->flag};
   c10d::AllreduceOptions options;
@@ -183,6 +187,12 @@ bool Ddp::any_stops(bool here) {
   options.timeout = group_.timeout();
   stop_->work = stop_->group.c10d()->allreduce(tensors, options);
   return stops;
+}
+
+bool Ddp::agree_to_stop(bool here) {
+  if (alone()) return here;
+  const bool stops = stop_->settle();
+  return stop_->group.any(here) || stops;
 }
 
 void Ddp::run(const std::function<void()>& window) const {

@@ -55,8 +55,8 @@ struct DistributedDataParallel::Impl {
   double divisor;
   std::unique_ptr<torch_seam::Reducer> reducer;
   int64_t reductions = 0, reductions_before = 0;  // so far, and when the micro-batch began
-  bool synced = false;    // the window's last micro-batch has begun
-  bool given_up = false;  // an exception has left a micro-batch
+  bool synced = false;                            // the window's last micro-batch has begun
+  bool given_up = false;                          // an exception has left a micro-batch
 
   void make_reducer() {
     Trained trained = trained_parameters(*module);

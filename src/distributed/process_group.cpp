@@ -6,6 +6,7 @@
 #include "saturate/error.hpp"
 
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/max.h>
@@ -24,14 +25,19 @@ namespace saturate::distributed {
 namespace {
 
 c10::Device device_of(const Launch& launch, const ProcessGroupOptions& options) {
-  if (!options.device) {
-    return at::hasCUDA() ? c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(launch.local_rank))
-                         : c10::Device(c10::kCPU);
+  const auto gpus = static_cast<int>(at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0);
+  if (options.device) {
+    if (options.device->is_cuda() && gpus == 0) {
+      throw ConfigError("distributed: the device is " + options.device->str() + ", but there is no GPU here");
+    }
+    return *options.device;
   }
-  if (options.device->is_cuda() && !at::hasCUDA()) {
-    throw ConfigError("distributed: the device is " + options.device->str() + ", but there is no GPU here");
+  if (gpus == 0) return c10::Device(c10::kCPU);
+  if (launch.local_rank >= gpus) {
+    throw ConfigError(c10::str("distributed: local rank ", launch.local_rank, " on a host with ", gpus,
+                               " GPUs; start as many ranks a host as it has, or give ProcessGroupOptions::device"));
   }
-  return *options.device;
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(launch.local_rank));
 }
 
 Backend backend_of(Backend wanted, c10::Device device) {

@@ -4,23 +4,19 @@
 #include "saturate/distributed/comm_hook.hpp"
 #include "saturate/error.hpp"
 #include "saturate/optim/wide_optimizer.hpp"
+#include "sharded_impl.hpp"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/lbfgs.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
-#include <exception>
-#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -32,9 +28,9 @@ namespace {
 
 using optim::OptimizerState;
 using optim::ParamGroup;
-
-constexpr const char* type_name = "ShardedOptimizer";
-constexpr const char* stand_in_name = "no parameter of this rank";
+using sharding::run_on_all;
+using sharding::stand_in_name;
+using sharding::type_name;
 
 /// Every parameter once, with the number of its group.
 struct Listed {
@@ -109,27 +105,6 @@ std::string first_difference(const std::string& theirs, const std::string& ours)
   return a + " in place of " + b;
 }
 
-/// Runs `work` on every rank, and learns of it on every rank when one fails, so that none goes on to wait for it.
-/// @return what `work` gave on each. @throws E in place of another rank's exception.
-template <class E, class Work>
-std::vector<std::string> run_on_all(const ProcessGroup& group, const Work& work) {
-  std::exception_ptr ours;
-  std::string says;
-  try {
-    says = "=" + work();
-  } catch (const std::exception& error) {
-    ours = std::current_exception();
-    says = std::string("!") + error.what();
-  }
-  auto texts = group.gather_text(says);
-  if (ours) std::rethrow_exception(ours);
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    if (texts[rank][0] == '!') throw E(c10::str(type_name, ", on rank ", rank, ": ", texts[rank].substr(1)));
-    texts[rank].erase(0, 1);
-  }
-  return texts;
-}
-
 template <class E>
 void require_equal(const std::vector<std::string>& texts, const std::string& what) {
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
@@ -154,46 +129,6 @@ void clear_gradient(const at::Tensor& param, bool set_to_none) {
   grad.zero_();
 }
 
-OptimizerState copied(const OptimizerState& state) {
-  OptimizerState copy = state;
-  for (auto& [name, entry] : copy.parameters) {
-    for (auto& [key, tensor] : entry) tensor = tensor.detach().clone();
-  }
-  return copy;
-}
-
-/// A tensor of an optimizer's state, as it is announced to the other ranks.
-struct Announced {
-  std::size_t parameter = 0;
-  int dtype = 0;
-  std::vector<int64_t> sizes;
-  std::string key;
-  int64_t numel() const { return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>()); }
-};
-
-std::string text_of(const Announced& item) {
-  std::ostringstream text;
-  text << item.parameter << " " << item.dtype << " " << item.sizes.size();
-  for (const int64_t size : item.sizes) text << " " << size;
-  text << " " << item.key << "\n";
-  return text.str();
-}
-
-/// By dtype: each is one message.
-std::map<int, std::vector<Announced>> read_announced(const std::string& text) {
-  std::map<int, std::vector<Announced>> items;
-  std::istringstream lines(text);
-  std::size_t dimensions = 0;
-  for (Announced item; lines >> item.parameter >> item.dtype >> dimensions;) {
-    item.sizes.resize(dimensions);
-    for (int64_t& size : item.sizes) lines >> size;
-    lines.get();
-    std::getline(lines, item.key);
-    items[item.dtype].push_back(item);
-  }
-  return items;
-}
-
 }  // namespace
 
 std::vector<int> owners_by_size(const std::vector<at::Tensor>& params, int ranks) {
@@ -212,49 +147,6 @@ std::vector<int> owners_by_size(const std::vector<at::Tensor>& params, int ranks
   }
   return owners;
 }
-
-struct ShardedOptimizer::Impl {
-  /// What one owner sends in one message.
-  struct Shard {
-    int owner;
-    std::vector<at::Tensor> params;  // of one dtype and device
-    int64_t numel = 0;
-  };
-  struct Message {
-    std::size_t shard;
-    at::Tensor flat;
-    c10::intrusive_ptr<c10d::Work> work;
-  };
-
-  ProcessGroup group;
-  std::vector<at::Tensor> params;
-  std::vector<std::size_t> group_of;
-  std::vector<std::string> names;
-  std::vector<int> owners;
-  std::shared_ptr<optim::Optimizer> inner;  // over this rank's, or the stand-in
-  std::vector<std::size_t> mine;            // this rank's, in the order of inner->parameters()
-  at::Tensor stand_in;                      // undefined where this rank has parameters
-  bool widens = false;                      // the inner optimizer keeps gradients of half precision in float32
-  std::vector<at::Tensor> wide_grads;       // then also those of the other ranks' parameters; parallel to params
-  std::vector<bool> sent;                   // requires_grad of each parameter when shards were made
-  std::vector<Shard> shards;
-  std::vector<Message> under_way;
-
-  bool alone() const { return group.world_size() == 1; }
-  bool own(std::size_t i) const { return owners[i] == group.rank(); }
-
-  std::vector<ParamGroup> own_groups(const std::vector<ParamGroup>& groups);
-  void adopt(std::shared_ptr<optim::Optimizer> made);
-  void name_inner();
-  void check_gradients() const;
-  void make_shards();
-  static std::vector<at::Tensor> views(const Shard& shard, const at::Tensor& flat);
-  void send();
-  void wait();
-  std::vector<Announced> announced(const OptimizerState& state) const;
-  void receive_state(int from, const std::string& text, OptimizerState& state) const;
-  OptimizerState own_part(const OptimizerState& full) const;
-};
 
 // Setting up --------------------------------------------------------------------------------------------------------
 
@@ -501,118 +393,6 @@ void ShardedOptimizer::name_parameters(const optim::NamedTensors& named) {
     if (found != names.end()) impl_->names[i] = found->second;
   }
   impl_->name_inner();
-}
-
-// State ------------------------------------------------------------------------------------------------------------
-
-OptimizerState ShardedOptimizer::local_state() const {
-  impl_->wait();
-  OptimizerState state = impl_->inner->state();
-  state.parameters.erase(stand_in_name);
-  return state;
-}
-
-std::vector<Announced> ShardedOptimizer::Impl::announced(const OptimizerState& state) const {
-  std::vector<Announced> items;
-  for (const std::size_t i : mine) {
-    for (const auto& [key, tensor] : state.parameters.at(names[i])) {
-      items.push_back({i, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec(), key});
-    }
-  }
-  return items;
-}
-
-void ShardedOptimizer::Impl::receive_state(int from, const std::string& text, OptimizerState& state) const {
-  for (const auto& [dtype, items] : read_announced(text)) {
-    std::vector<at::Tensor> parts;
-    int64_t numel = 0;
-    for (const Announced& item : items) {
-      numel += item.numel();
-      if (from == group.rank()) {
-        parts.push_back(
-            state.parameters.at(names[item.parameter]).at(item.key).detach().to(group.device()).reshape({-1}));
-      }
-    }
-    const auto options = at::TensorOptions(group.device()).dtype(static_cast<at::ScalarType>(dtype));
-    const at::Tensor flat = parts.empty() ? at::empty({numel}, options) : at::cat(parts);
-    if (numel > 0) group.broadcast(flat, from);
-    if (from == group.rank()) continue;
-    int64_t begin = 0;
-    for (const Announced& item : items) {
-      // A copy: a view would be saved with the whole message.
-      const at::Tensor value = flat.narrow(0, begin, item.numel()).view(item.sizes).clone();
-      state.parameters[names[item.parameter]][item.key] = value.to(params[item.parameter].device());
-      begin += item.numel();
-    }
-  }
-}
-
-OptimizerState ShardedOptimizer::state() const {
-  if (impl_->alone()) return impl_->inner->state();
-  const at::NoGradGuard no_grad;
-  OptimizerState state;
-  const auto texts = run_on_all<StateError>(impl_->group, [&] {
-    state = local_state();
-    std::string text;
-    for (const Announced& item : impl_->announced(state)) text += text_of(item);
-    return text;
-  });
-  for (const std::string& name : impl_->names) state.parameters[name];
-  for (int rank = 0; rank < impl_->group.world_size(); ++rank) {
-    impl_->receive_state(rank, texts[static_cast<std::size_t>(rank)], state);
-  }
-  return state;
-}
-
-OptimizerState ShardedOptimizer::Impl::own_part(const OptimizerState& full) const {
-  for (const auto& [name, entry] : full.parameters) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      throw StateError(
-          c10::str(type_name, ": the saved parameter '", name, "' does not exist here; nothing was loaded"));
-    }
-  }
-  OptimizerState part{.type = full.type, .parameters = {}, .groups = full.groups};
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    const auto found = full.parameters.find(names[i]);
-    if (found == full.parameters.end()) {
-      throw StateError(c10::str(type_name, ": '", names[i], "' is missing in the saved state; nothing was loaded"));
-    }
-    if (own(i)) part.parameters.insert(*found);
-  }
-  if (stand_in.defined()) part.parameters[stand_in_name] = inner->state().parameters.at(stand_in_name);
-  return part;
-}
-
-void ShardedOptimizer::load_state(const OptimizerState& saved) {
-  if (impl_->alone()) return impl_->inner->load_state(saved);
-  impl_->wait();
-  const at::NoGradGuard no_grad;
-  // A rank finds out only when it loads whether it can; the others then go back.
-  std::optional<OptimizerState> before;
-  std::vector<at::Tensor> params_before;
-  try {
-    run_on_all<StateError>(impl_->group, [&] {
-      const OptimizerState part = impl_->own_part(saved);
-      OptimizerState kept = copied(impl_->inner->state());
-      for (const std::size_t i : impl_->mine) {
-        if (impl_->widens) params_before.push_back(impl_->params[i].detach().clone());
-      }
-      impl_->inner->load_state(part);
-      before = std::move(kept);
-      return std::string();
-    });
-  } catch (const StateError&) {
-    if (before) {
-      impl_->inner->load_state(*before);
-      for (std::size_t k = 0; k < params_before.size(); ++k) {
-        impl_->params[impl_->mine[k]].detach().copy_(params_before[k]);
-      }
-    }
-    throw;
-  }
-  if (!impl_->widens) return;
-  impl_->send();  // parameters became their loaded copies, rounded
-  impl_->wait();
 }
 
 }  // namespace saturate::distributed

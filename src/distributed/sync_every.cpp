@@ -243,7 +243,7 @@ SyncEvery::EvaluationScope::~EvaluationScope() {
   --policy_->state_->evaluating;
 }
 
-void SyncEvery::require_even(std::optional<int64_t> windows) const {
+void SyncEvery::require_even(std::optional<int64_t> windows, std::optional<int64_t>) const {
   if (alone() || options_.uneven == UnevenInputs::join) return;
   const auto texts = state_->hosts.gather_text(windows ? std::to_string(*windows) : "an unknown number of");
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
@@ -263,6 +263,12 @@ bool SyncEvery::any_has_data(bool here) const {
 bool SyncEvery::any_stops(bool here) {
   if (alone()) return here;
   state_->wants_stop = state_->wants_stop || here;
+  return state_->stops;
+}
+
+bool SyncEvery::agree_to_stop(bool here) {
+  if (alone()) return here;
+  state_->stops = state_->hosts.any(here || state_->wants_stop);
   return state_->stops;
 }
 

@@ -48,7 +48,9 @@ void FitMeter::trained(const StepResult& result) {
 
 bool FitMeter::log_due() const { return options_.log_every > 0 && interval_.windows >= options_.log_every; }
 
-bool FitMeter::evaluate_due() const { return options_.evaluate_every > 0 && windows_ % options_.evaluate_every == 0; }
+bool FitMeter::evaluate_due(const TrainerState& state) const {
+  return options_.evaluate_every > 0 && state.window % options_.evaluate_every == 0;
+}
 
 std::optional<int64_t> FitMeter::windows_left() const {
   std::optional<int64_t> left;

@@ -46,6 +46,8 @@ class Ddp {
   std::optional<distributed::DistributedDataParallel::MicroStep> micro_step(bool last);
   void before_backward(const at::Tensor& loss_sum);
   void finish();
+  /// Until finish() gradients are this rank's, and the parameters' own: an optimizer may take them over only then.
+  bool reduces_at_finish() const { return !alone(); }
   void agree(at::Tensor& refused);
   /// Before a window: its losses are multiplied by this (GradScaler's scale).
   void scaled_by(const at::Tensor& scale);
@@ -60,14 +62,17 @@ class Ddp {
   /// micro-batch, it takes part in the others' reductions with nothing, so that they get here. True: the window begins
   /// again on every rank.
   bool any_out_of_memory(bool here);
-  /// @throws ConfigError, on every rank: their numbers of windows differ, and they do not join.
-  void require_even(std::optional<int64_t> windows) const;
+  /// @throws ConfigError, on every rank: their numbers of windows (with SyncBatchNorm: of batches) in an epoch differ,
+  /// and they do not join.
+  void require_even(std::optional<int64_t> windows, std::optional<int64_t> batches) const;
   /// Whether any rank has data for one more window.
   bool any_has_data(bool here) const;
   /// A window of which this rank has nothing, up to finish().
   void join_window();
   /// Whether any rank wants to stop: known on all of them one window later, without waiting.
   bool any_stops(bool here);
+  /// The same at once, at an epoch's end.
+  bool agree_to_stop(bool here);
   /// Runs a window; errors of c10d become a DistributedError.
   void run(const std::function<void()>& window) const;
 
@@ -83,6 +88,7 @@ class Ddp {
   distributed::ProcessGroup group_;
   DdpOptions options_;
   UnevenInputs uneven_;
+  bool forwards_together_ = false;  // ranks meet in each forward pass, not only in each window
   std::shared_ptr<distributed::DistributedDataParallel> ddp_;  // none with one process
   std::shared_ptr<PendingLoss> loss_;
   std::shared_ptr<PendingStop> stop_;

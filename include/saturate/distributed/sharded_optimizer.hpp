@@ -66,11 +66,11 @@ class ShardedOptimizer final : public optim::Optimizer {
   /// Steps and waits. @throws ConfigError, on every rank: a sparse gradient, or one of another dtype or device.
   void step(const optim::StepArgs& args) override;
   /// Steps on this rank's parameters and starts sending them: the others' are up to date after wait() only.
-  void start_step(const optim::StepArgs& args);
+  void start_step(const optim::StepArgs& args) override;
   /// Until every parameter is up to date on this rank (on a GPU: for what is launched from now on). To be called before
   /// the next forward; everything here that reads parameters or state does. Nothing under way: returns at once.
   /// @throws DistributedError a rank does not answer. Parameters are as before the step then, but for this rank's own.
-  void wait() const;
+  void wait() const override;
 
   void zero_grad(bool set_to_none = true) override;
   std::vector<at::Tensor> parameters() const override;

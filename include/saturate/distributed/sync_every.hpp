@@ -91,11 +91,13 @@ class SyncEvery {
   EvaluationScope evaluation_scope() { return EvaluationScope(this); }
 
   /// @throws ConfigError, on every rank: their numbers of windows differ, and they do not join.
-  void require_even(std::optional<int64_t> windows) const;
+  void require_even(std::optional<int64_t> windows, std::optional<int64_t> batches) const;
   bool any_has_data(bool here) const;
   void join_window() {}
   /// Whether a rank wants to stop: known on all of them after the next average.
   bool any_stops(bool here);
+  /// The same at once, at an epoch's end.
+  bool agree_to_stop(bool here);
   void on_fit_begin(const FitBegin& event);
   /// The last average, unless fit ends with one anyway or by an error.
   void on_fit_end(const FitEnd& event);

@@ -55,6 +55,11 @@ class Optimizer {
   /// One update from the parameters' `grad()`; a parameter without a gradient is left alone, its moments too.
   virtual void step(const StepArgs& args) = 0;
   void step() { step(StepArgs{}); }
+  /// Begins a step that wait() ends. Between the two parameters may be read or written by nobody; gradients may be
+  /// cleared. The default does all of it here.
+  virtual void start_step(const StepArgs& args) { step(args); }
+  /// Until the parameters are those after the step; returns at once where they are.
+  virtual void wait() const {}
   /// Gradients become undefined, or zero. Undefined is cheaper, and tells "no gradient" from "gradient 0".
   virtual void zero_grad(bool set_to_none = true) = 0;
 

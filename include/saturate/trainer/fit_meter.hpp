@@ -27,7 +27,8 @@ class FitMeter {
   void leave_out(double seconds) { interval_.left_out += seconds; }
 
   bool log_due() const;
-  bool evaluate_due() const;
+  /// By the run's windows, not this fit's: one that goes on evaluates where the unbroken one would.
+  bool evaluate_due(const TrainerState& state) const;
   bool anything_to_log() const { return !losses_.empty(); }
   bool out_of_windows() const { return options_.max_windows > 0 && windows_ >= options_.max_windows; }
   /// Reads the interval's tensors (the one host read) and starts a new interval.

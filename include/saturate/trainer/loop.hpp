@@ -114,6 +114,7 @@ auto evaluation_scope(Policy& policy) {
 
 template <class Step, class Loader>
 Metrics evaluate(Step& step, torch::nn::Module& module, Loader& loader) {
+  step.optimizer->wait();
   const ModeScope eval(module, /*train=*/false);
   const auto averaged = evaluation_scope(step.policies.averaging());
   const auto over_ranks = evaluation_scope(step.policies.distributed());
@@ -156,11 +157,12 @@ class Loop {
   FitResult run(Loader& loader, Validation&& validation) {
     const int64_t per_window = policies().accumulation().micro_batches();
     std::optional<int64_t> windows;
-    if (const auto batches = batches_of(loader)) windows = (*batches + per_window - 1) / per_window;
+    const std::optional<int64_t> batches = batches_of(loader);
+    if (batches) windows = (*batches + per_window - 1) / per_window;
     TrainerState& state = trainer_.state_;
     state.stop = false;
-    if constexpr (requires { policies().distributed().require_even(windows); }) {
-      policies().distributed().require_even(windows);
+    if constexpr (requires { policies().distributed().require_even(windows, batches); }) {
+      policies().distributed().require_even(windows, batches);
     }
     policies().for_each([&](auto& policy) {
       if constexpr (requires { policy.bind(trainer_, loader); }) policy.bind(trainer_, loader);
@@ -177,6 +179,7 @@ class Loop {
       tell(FitEnd{state, meter.seconds(), /*failed=*/true}, meter);
       throw;
     }
+    trainer_.step_.optimizer->wait();
     state.step = trainer_.step_.counter.exact();
     tell(FitEnd{state, meter.seconds(), false}, meter);
     FitResult result = meter.result();
@@ -207,7 +210,7 @@ class Loop {
       meter.trained(result);
       tell(step_event(result), meter);
       if (meter.log_due()) log(meter);
-      evaluated = meter.evaluate_due();
+      evaluated = meter.evaluate_due(state);
       if (evaluated) evaluate(validation, meter);
     }
     if (!any) log::warn("fit: the loader gave no batch: fewer samples than one batch, and drop_last leaves those out?");
@@ -215,6 +218,9 @@ class Loop {
     if (any && !evaluated) evaluate(validation, meter);
     ++state.epoch;
     tell(EpochEnd{state, meter.epoch_seconds()}, meter);
+    if constexpr (requires { policies().distributed().agree_to_stop(state.stop); }) {
+      state.stop = policies().distributed().agree_to_stop(state.stop);
+    }
   }
 
   // Ranks stop together, or one would wait for the others.
@@ -235,9 +241,9 @@ class Loop {
   template <class Batch>
   StepResult step(const std::vector<Batch>& window) {
     if constexpr (requires { policies().distributed().join_window(); }) {
-      if (window.empty()) return trainer_.template step_without_data<Batch>();
+      if (window.empty()) return trainer_.counted(trainer_.step_.template without_data<Batch>());
     }
-    return trainer_.step(window);
+    return trainer_.counted(trainer_.run_step(window));
   }
 
   StepEvent step_event(const StepResult& result) {
@@ -264,6 +270,7 @@ class Loop {
   template <class Event>
   void tell(const Event& event, FitMeter& meter) {
     const Timer timer;
+    if (policies().template anyone_takes<Event>()) trainer_.step_.optimizer->wait();
     policies().tell(event);
     meter.leave_out(timer.seconds());
   }

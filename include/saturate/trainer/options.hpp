@@ -38,7 +38,7 @@ struct TrainerOptions {
 struct FitOptions {
   int64_t epochs = 1;
   int64_t log_every = 50;      ///< windows between on_log events; 0: at the end of each epoch only
-  int64_t evaluate_every = 0;  ///< windows between evaluations; 0: at the end of each epoch
+  int64_t evaluate_every = 0;  ///< windows of the run between evaluations; 0: at the end of each epoch
   int64_t max_windows = 0;     ///< stop after so many windows in this fit; 0: no limit
 
   void validate() const;

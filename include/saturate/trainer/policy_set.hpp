@@ -54,6 +54,7 @@ class PolicySet {
   static constexpr bool scales_gradients = ScalesGradients<pick<axis::precision, Fp32, Ps...>>;
   static constexpr bool clips = !std::is_same_v<pick<axis::clipping, NoClip, Ps...>, NoClip>;
   static constexpr bool guards = !std::is_same_v<pick<axis::guard, NoGuard, Ps...>, NoGuard>;
+  static constexpr bool averages = !std::is_same_v<pick<axis::averaging, NoAverage, Ps...>, NoAverage>;
   static constexpr bool treats_gradients = scales_gradients || clips || guards;
 
   template <class P>
@@ -72,6 +73,10 @@ class PolicySet {
     std::apply([&](auto&... item) { (visit(unwrap(item)), ...); }, pack_);
   }
 
+  template <class Event>
+  static constexpr bool anyone_takes() {
+    return (takes<unwrapped<Ps>, Event>() || ...);
+  }
   /// Tells every callback, and every policy, that takes this event.
   template <class Event>
   void tell(const Event& event) {
@@ -89,6 +94,16 @@ class PolicySet {
     }
   }
 
+  template <class C, class Event>
+  static constexpr bool takes() {
+    return (std::is_same_v<Event, FitBegin> && Takes_on_fit_begin<C>) ||
+           (std::is_same_v<Event, EpochBegin> && Takes_on_epoch_begin<C>) ||
+           (std::is_same_v<Event, StepEvent> && Takes_on_step<C>) ||
+           (std::is_same_v<Event, LogEvent> && Takes_on_log<C>) ||
+           (std::is_same_v<Event, EvaluateEvent> && Takes_on_evaluate<C>) ||
+           (std::is_same_v<Event, EpochEnd> && Takes_on_epoch_end<C>) ||
+           (std::is_same_v<Event, FitEnd> && Takes_on_fit_end<C>);
+  }
   template <class C, class Event>
   static void deliver(C& callback, const Event& event) {
     if constexpr (std::is_same_v<Event, FitBegin> && Takes_on_fit_begin<C>) callback.on_fit_begin(event);

@@ -15,6 +15,7 @@
 #include "saturate/trainer/step_policies.hpp"
 #include "saturate/trainer/step_result.hpp"
 #include "saturate/trainer/step_support.hpp"
+#include "saturate/trainer/treat_gradients.hpp"
 
 #include <ATen/core/Tensor.h>
 
@@ -48,6 +49,7 @@ class Step {
     const auto precision = window_scope(policies.precision());
     const auto recompute = window_scope(policies.recompute());
     auto micro_batches = prepare(window);
+    optimizer->wait();
     StepResult result;
     for (const auto& micro : micro_batches) result.samples += micro.samples;
     result.count = count_targets(micro_batches);
@@ -57,7 +59,7 @@ class Step {
       run_window(policies.distributed(), [&] {
         backward_within_memory(micro_batches, result);
         if constexpr (requires { policies.recompute().after_backward(); }) policies.recompute().after_backward();
-        policies.distributed().finish();
+        finish_reduction();
         if constexpr (requires { policies.distributed().reduce_loss(result.loss_sum); }) {
           policies.distributed().reduce_loss(result.loss_sum);
         }
@@ -76,6 +78,7 @@ class Step {
     using Micro = decltype(prepare(std::declval<const Batch&>()));
     using Value = decltype(forward(std::declval<const Micro&>()).second);
     divides_later_ = is_sum_count<Value>;
+    optimizer->wait();
     StepResult result;
     policies.distributed().reduce_count(result.count.host, result.count.device);
     tell_scale();
@@ -86,7 +89,7 @@ class Step {
         policies.distributed().join_window();
       }
       if (divides_later_) result.count = over_ranks(Count());
-      policies.distributed().finish();
+      finish_reduction();
       policies.distributed().reduce_loss(result.loss_sum);
     });
     update(result);
@@ -111,7 +114,9 @@ class Step {
     StepResult unused;
     unused.count = count_of(micro);
     const auto alone = policies.distributed().micro_step(false);
+    optimizer->wait();
     run(micro, unused.count, unused);
+    optimizer->gather_gradients();
   }
 
   template <class Batch>
@@ -214,9 +219,22 @@ class Step {
       policies.distributed().before_backward(wide);
     }
     run_backward(wide, root_.get(count, root_scale(), wide));
-    optimizer->gather_gradients();
+    if (!reduces_at_finish()) optimizer->gather_gradients();
     // tensor_data() shares the value without the graph, and runs no operator.
     add_to(result.loss_sum, wide.tensor_data());
+  }
+
+  bool reduces_at_finish() {
+    if constexpr (requires { policies.distributed().reduces_at_finish(); }) {
+      return policies.distributed().reduces_at_finish();
+    } else {
+      return false;
+    }
+  }
+
+  void finish_reduction() {
+    policies.distributed().finish();
+    if (reduces_at_finish()) optimizer->gather_gradients();
   }
 
   at::Tensor root_scale() {
@@ -238,14 +256,18 @@ class Step {
     const at::Tensor empty = refuse_empty(result.count);
     result.refused = empty;
     at::Tensor found_inf;
-    if (Policies::treats_gradients || divides_later_) found_inf = treat_gradients(result);
+    if (Policies::treats_gradients || divides_later_) {
+      GradientList list = defined_gradients(*optimizer, parameters_);
+      if (divides_later_) divide(list.gradients, result.count);
+      found_inf = treat_gradients(policies, list, result);
+    }
     policies.distributed().agree(result.refused);
     const bool nothing = nothing_to_learn(result);
     if (!nothing) {
       optim::StepArgs args = step_args(policies.schedule(), counter, schedule_revision_);
       args.found_inf = result.refused;
       counter.fill(args, [&](int64_t step) { return policies.schedule().factor(step); });
-      optimizer->step(args);
+      optimizer->start_step(args);
     }
     if constexpr (Policies::scales_gradients) {
       if (!nothing && found_inf.defined()) policies.precision().after_step(found_inf, empty);
@@ -257,42 +279,16 @@ class Step {
       policies.distributed().after_step(result.refused, optimizer.get());
     }
     counter.advance(result.refused);
+    if constexpr (Policies::averages) optimizer->wait();
     policies.averaging().update(result.refused);
     optimizer->zero_grad();
-  }
-
-  /// Divides, unscales, clips and looks at the gradients. @return found_inf of the scaler, over all ranks.
-  at::Tensor treat_gradients(StepResult& result) {
-    GradientList list = defined_gradients(*optimizer, parameters_);
-    at::Tensor found_inf;
-    if (divides_later_) divide(list.gradients, result.count);
-    if constexpr (Policies::scales_gradients) {
-      found_inf = policies.precision().unscale(list.gradients);
-      if (found_inf.defined()) policies.distributed().agree(found_inf);
-      refuse(result.refused, found_inf);
-    }
-    if constexpr (Policies::clips) {
-      const ClipContext context{list.parameters, list.groups, result.loss_sum, result.count};
-      const ClipResult clipped = clip(policies.clipping(), list.gradients, context);
-      result.grad_norm = clipped.norm;
-      refuse(result.refused, clipped.refused);
-    }
-    if constexpr (Policies::guards) {
-      if (!result.grad_norm.defined()) result.grad_norm = grad_norm(list.gradients);
-      refuse(result.refused, policies.guard().check(result.loss_sum, result.grad_norm, found_inf));
-    }
-    return found_inf;
   }
 
   /// Runs a window again: forward and backward without an update, and without other ranks. Leaves gradients behind.
   template <class MicroBatches>
   WindowReplay replay_of(MicroBatches micro_batches, Count count) {
-    WindowReplay replay;
     auto kept = std::make_shared<MicroBatches>(std::move(micro_batches));
-    for (auto& micro : *kept) {
-      visit_tensors(micro.inputs, [&](at::Tensor& tensor) { replay.inputs.push_back(tensor); });
-      visit_tensors(micro.target, [&](at::Tensor& tensor) { replay.targets.push_back(tensor); });
-    }
+    WindowReplay replay = replay_with_tensors(*kept);
     replay.run = [this, kept, count] {
       const auto precision = window_scope(policies.precision());
       StepResult unused;
@@ -300,6 +296,7 @@ class Step {
       for (const auto& micro : *kept) {
         const auto alone = policies.distributed().micro_step(false);
         run(micro, count, unused);
+        optimizer->gather_gradients();
       }
     };
     replay.gradients = [this] { return optimizer->gradients(); };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/trainer.hpp"
+#include "saturate/averaging/ema.hpp"
 #include "saturate/error.hpp"
 #include "saturate/optim/adamw.hpp"
 #include "saturate/optim/sgd.hpp"
@@ -12,6 +13,8 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace st = saturate;
 using Catch::Matchers::ContainsSubstring;
@@ -49,6 +52,72 @@ struct Journal {
   void on_evaluate(const st::EvaluateEvent& e) { *text += e.metrics.contains("accuracy") ? "e" : "?"; }
   void on_epoch_end(const st::EpochEnd&) { *text += ")"; }
   void on_fit_end(const st::FitEnd& e) { *text += e.failed ? "!" : "]"; }
+};
+
+// SGD that steps only when it is waited for, as an optimizer that sends its parameters to other ranks does.
+class LateSgd final : public st::optim::Optimizer {
+ public:
+  using Optimizer::step;
+  explicit LateSgd(std::vector<at::Tensor> params) : inner_(std::move(params), {.lr = 0.1}) {}
+  void step(const st::optim::StepArgs& args) override { start_step(args), wait(); }
+  void start_step(const st::optim::StepArgs& args) override {
+    wait();
+    for (const at::Tensor& param : parameters()) gradients_.push_back(param.grad());
+    args_ = args;
+  }
+  void wait() const override {
+    if (!args_) return;
+    const auto params = parameters();
+    for (std::size_t i = 0; i < params.size(); ++i) params[i].mutable_grad() = gradients_[i];
+    gradients_.clear();
+    inner_.step(*std::exchange(args_, std::nullopt));
+    inner_.zero_grad();
+  }
+  bool under_way() const { return args_.has_value(); }
+  void zero_grad(bool set_to_none = true) override { inner_.zero_grad(set_to_none); }
+  std::vector<at::Tensor> parameters() const override { return inner_.parameters(); }
+  double lr(std::size_t group = 0) const override { return inner_.lr(group); }
+  void set_lr(double lr, std::size_t group = 0) override { inner_.set_lr(lr, group); }
+  void name_parameters(const st::optim::NamedTensors& named) override { inner_.name_parameters(named); }
+  st::optim::OptimizerState state() const override { return inner_.state(); }
+  void load_state(const st::optim::OptimizerState& state) override { inner_.load_state(state); }
+
+ private:
+  mutable st::optim::SGD inner_;
+  mutable std::vector<at::Tensor> gradients_;
+  mutable std::optional<st::optim::StepArgs> args_;
+};
+
+// Takes down the weights whenever it is told something.
+struct Weights {
+  Mlp net;
+  std::vector<at::Tensor>* seen;
+  void take() {
+    for (const at::Tensor& param : net->parameters()) seen->push_back(param.detach().clone());
+  }
+  void on_step(const st::StepEvent&) { take(); }
+  void on_fit_end(const st::FitEnd&) { take(); }
+};
+
+// Asks, when its next batch is wanted, whether the step is still under way.
+struct Asking {
+  std::vector<Batch> batches;
+  const LateSgd* optimizer;
+  int* under_way;
+  struct Iterator {
+    const Asking* loader;
+    std::size_t at;
+    const Batch& operator*() const { return loader->batches[at]; }
+    Iterator& operator++() {
+      *loader->under_way += loader->optimizer->under_way();
+      ++at;
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const { return at != other.at; }
+    bool operator==(const Iterator& other) const { return at == other.at; }
+  };
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, batches.size()}; }
 };
 
 struct StopAfter {
@@ -158,6 +227,35 @@ TEST_CASE("events come in order, to every callback, two of one type and move-onl
   trainer.fit(five_batches(), five_batches(), {.epochs = 2, .log_every = 2, .evaluate_every = 2});
   CHECK(first == "[3(sslesle)(seslsel)]");
   CHECK(first == second);
+}
+
+TEST_CASE("a step may end as late as the next forward; nobody reads weights before") {
+  const auto train = [](auto optimizer, Mlp net, auto... policies) {
+    st::Trainer trainer(net, std::move(optimizer), st::CrossEntropy{}, policies...);
+    const st::Metrics before = trainer.evaluate(five_batches());
+    trainer.fit(five_batches(), five_batches(), {.epochs = 2, .evaluate_every = 2});
+    trainer.step(five_batches()[0]);
+    auto result = support::clones(net->parameters());  // right after a step
+    result.push_back(at::full({}, trainer.evaluate(five_batches()).at("loss") - before.at("loss"), at::kDouble));
+    return result;
+  };
+  Mlp plain = support::seeded(1), late = support::seeded(1);
+  std::vector<at::Tensor> expected, seen;
+  const auto sgd = [](Mlp net) { return st::optim::SGD(net->parameters(), {.lr = 0.1}); };
+  const auto a = train(sgd(plain), plain, Weights{plain, &expected}, st::Ema());
+  const auto b = train(LateSgd(late->parameters()), late, Weights{late, &seen}, st::Ema());
+  CHECK(support::same_bits(a, b));
+  CHECK(support::same_bits(expected, seen));
+
+  Mlp net = support::seeded(1), other = support::seeded(1);
+  LateSgd optimizer(net->parameters());
+  int under_way = 0;
+  st::Trainer trainer(net, std::ref(optimizer), st::CrossEntropy{});
+  trainer.fit(Asking{five_batches(), &optimizer, &under_way}, {.log_every = 0});
+  CHECK(under_way == 5);
+  CHECK_FALSE(optimizer.under_way());
+  st::Trainer(other, sgd(other), st::CrossEntropy{}).fit(five_batches(), {.log_every = 0});
+  CHECK(support::same_bits(support::clones(net->parameters()), support::clones(other->parameters())));
 }
 
 TEST_CASE("a callback can stop the run, and max_windows does") {
