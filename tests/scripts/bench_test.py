@@ -61,6 +61,17 @@ class Bench(unittest.TestCase):
         noisy = {"a": answers([0.5, 1.0, 1.0, 1.0, 1.9, 1.9, 0.9]), "b": answers([1.0] * 7)}
         self.assertFalse(self.judge(noisy, "paired", 1.03)[1])
 
+    def test_of_rivals_that_differ_by_noise_the_luckiest_does_not_count(self):
+        answers = lambda values: [{"seconds": value, "samples": 1} for value in values]  # noqa: E731
+        samples = {"a": answers([1.0] * 8), "b/1": answers([0.9, 1.1] * 4), "b/2": answers([1.1, 0.9] * 4),
+                   "c/1": answers([0.8] * 8), "c/2": answers([1.0] * 8)}
+        measured, held = self.judge(samples, "halves", 1.03, theirs=("b/*",))
+        self.assertTrue(held, measured)
+        self.assertEqual(self.judge(samples, "halves", 1.03, theirs=("c/*",)), ("1.250", False))
+        self.assertEqual(self.judge(samples, "halves", 1.03, theirs=("b/1",))[0], "1.005")
+        with self.assertRaises(bench.NotRun):
+            self.judge(samples, "halves", 1.03, theirs=("d/*",))
+
     def test_unequal_counts_are_short(self):
         samples, _, _ = self.run_sides(self.side("a", 1), self.side("b", 1))
         samples["b"][1]["count"] = 8
