@@ -115,7 +115,7 @@ class Bench(unittest.TestCase):
         samples, _, problems = self.run_sides(self.side("a", 1), missing, self.side("c", 2, status=3), self.side("b", 2))
         self.assertEqual(sorted(samples), ["a", "b"])
         self.assertEqual(len(problems), 2)
-        self.assertIn("no-such-program is not there", problems[0])
+        self.assertIn("no-such-program is not there", str(problems[0]))
         self.assertIn("exit status 3", problems[1])
         with self.assertRaises(bench.NotRun):
             self.judge(samples, "rate", 1, theirs=("c",))
