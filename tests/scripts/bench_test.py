@@ -116,7 +116,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(sorted(samples), ["a", "b"])
         self.assertEqual(len(problems), 2)
         self.assertIn("no-such-program is not there", str(problems[0]))
-        self.assertIn("exit status 3", problems[1])
+        self.assertIn("exit status 3", str(problems[1]))
         with self.assertRaises(bench.NotRun):
             self.judge(samples, "rate", 1, theirs=("c",))
 
