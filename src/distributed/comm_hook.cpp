@@ -74,8 +74,21 @@ void CommHook::load_state(const HookState& state) {
 
 CommHook::Future AllReduce::reduce(Bucket& bucket, double divisor) {
   const at::NoGradGuard no_grad;
-  if (divisor != 1) bucket.gradients.div_(divisor);  // before the sum, which may not fit otherwise
-  return all_reduce(bucket.gradients);
+  const at::Tensor gradients = bucket.gradients;
+  if (divisor == 1) return all_reduce(gradients);
+  if (!gradients.is_cpu() || gradients.element_size() < 4) {
+    gradients.div_(divisor);  // before the sum, which may not fit otherwise
+    return all_reduce(gradients);
+  }
+  // After it: backward's thread goes on, and the one that reduces has time.
+  return all_reduce(gradients)->then(
+      [gradients, divisor](c10::ivalue::Future& done) {
+        done.value();  // throws what went wrong
+        const at::NoGradGuard no_grad;
+        gradients.div_(divisor);
+        return c10::IValue(gradients);
+      },
+      c10::TensorType::get());
 }
 
 }  // namespace saturate::distributed

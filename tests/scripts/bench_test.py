@@ -72,6 +72,14 @@ class Bench(unittest.TestCase):
         with self.assertRaises(bench.NotRun):
             self.judge(samples, "halves", 1.03, theirs=("d/*",))
 
+    def test_the_fastest_quarter_and_the_last_count(self):
+        answers = lambda values: [{"seconds": value, "samples": 2, "count": value} for value in values]  # noqa: E731
+        samples = {"a": answers([9, 0.1, 9, 1, 2]), "b": answers([9, 9, 9, 1.5, 1])}
+        self.assertEqual(self.judge(samples, "fastest", 1.5), ("1.500 x", True))
+        self.assertEqual(self.judge(samples, "fastest", 1.6), ("1.500 x", False))
+        self.assertEqual(self.judge(samples, "least", 2), ("2.000", True))
+        self.assertEqual(self.judge(samples, "least", 2.1), ("2.000", False))
+
     def test_unequal_counts_are_short(self):
         samples, _, _ = self.run_sides(self.side("a", 1), self.side("b", 1))
         samples["b"][1]["count"] = 8

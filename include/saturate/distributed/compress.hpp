@@ -22,6 +22,8 @@ class CastHook : public CommHook {
  protected:
   /// `share` holds this rank's gradients over the world size, and may be written to. @return what is sent.
   virtual at::Tensor narrow(const at::Tensor& share);
+  /// The same of gradients that are to be multiplied by `factor` on the way; dense float32 on the CPU.
+  virtual at::Tensor narrow_in_one_pass(const at::Tensor& gradients, double factor);
 
  private:
   c10::ScalarType dtype_;
@@ -39,8 +41,10 @@ class Fp16Compress final : public CastHook {
 
  protected:
   at::Tensor narrow(const at::Tensor& share) override;
+  at::Tensor narrow_in_one_pass(const at::Tensor& gradients, double factor) override;
 
  private:
+  void count_saturated(const at::Tensor& one);
   at::Tensor saturated_;  // 0-dim, on the device
 };
 
