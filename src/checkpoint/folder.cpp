@@ -132,7 +132,26 @@ std::optional<Folder::Saved> Folder::newest() const {
     log::warn("a checkpoint is passed over: " + errors);
   }
   if (!errors.empty()) throw DataError("no checkpoint in " + path_ + " can be read: " + errors);
+  refuse_other_ranks();
   return std::nullopt;
+}
+
+// A run begun anew in silence would be a run lost.
+void Folder::refuse_other_ranks() const {
+  std::string found;
+  for (const std::string& name : names_in(path_)) {
+    const std::size_t of = name.rfind("-of-");
+    if (of == std::string::npos || name.find(".tmp.") != std::string::npos ||
+        !window_of(name, name.substr(std::min(window_digits, name.size()))))
+      continue;
+    if (name.substr(of + 4) != std::to_string(group_.world_size())) found = name;
+  }
+  for (const std::string& name : group_.gather_text(found)) {
+    if (name.empty()) continue;
+    throw StateError(c10::str("resume: ", path_, " holds a checkpoint of another number of ranks (", name,
+                              "), and these are ", group_.world_size(),
+                              ": start as many as it was saved by, or give another folder"));
+  }
 }
 
 std::optional<Folder::Saved> Folder::read(int64_t window, std::string& errors) const {

@@ -103,7 +103,7 @@ ProcessGroup::ProcessGroup(Launch launch, const ProcessGroupOptions& options)
     : launch_(std::move(launch)),
       device_(device_of(launch_, options)),
       timeout_(options.timeout),
-      interface_(options.interface) {
+      interface_(options.network_interface) {
   if (timeout_.count() <= 0) {
     throw ConfigError(c10::str("distributed: a timeout of ", timeout_.count(), " ms; give a positive one"));
   }

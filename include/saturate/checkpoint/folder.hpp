@@ -36,7 +36,8 @@ class Folder {
     Values shared, own;
   };
   /// The newest that can be read on every rank; none: there is none at all. One that is torn is named in a warning.
-  /// @throws DataError, on every rank: all are torn. They are named.
+  /// @throws DataError, on every rank: all are torn. They are named. @throws StateError, on every rank: there is none
+  /// of this number of ranks, but of another.
   std::optional<Saved> newest() const;
 
   /// Removes this rank's files of other windows up to the last in `keep`, and what a killed process left half-written.
@@ -49,6 +50,7 @@ class Folder {
   std::string own_ending() const;
   std::optional<Saved> read(int64_t window, std::string& errors) const;
   std::string from_rank_0(std::string bytes) const;
+  void refuse_other_ranks() const;
 
   std::string path_;
   distributed::ProcessGroup group_;

@@ -40,7 +40,7 @@ struct ProcessGroupOptions {
   /// How long a collective waits for the other ranks before it fails with a DistributedError. Also for the set-up.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// Network interface for Gloo ("eth0"); empty: GLOO_SOCKET_IFNAME, else the one of this host's name.
-  std::string interface;
+  std::string network_interface;
   /// A file that all ranks see, which they meet at in place of MASTER_ADDR; must not exist from an earlier run.
   std::string file;
 };

@@ -344,6 +344,17 @@ TEST_CASE("Checkpoint: what does not fit is refused before anything has changed"
                        MessageMatches(ContainsSubstring("/proc/nothing")));
 }
 
+TEST_CASE("resume: a checkpoint of another number of ranks is an error, not a new run", "[law][checkpoint]") {
+  const Temporary folder;
+  const ck::Folder checkpoints(folder.path(), ProcessGroup());
+  CHECK_FALSE(checkpoints.newest());
+  write(folder.path() + "/notes-of-mine", "no checkpoint");
+  CHECK_FALSE(checkpoints.newest());
+  write(folder.path() + "/000000000004.rank-0-of-2", "whatever");
+  CHECK_THROWS_MATCHES(checkpoints.newest(), st::StateError,
+                       MessageMatches(ContainsSubstring("another number of ranks (000000000004.rank-0-of-2)")));
+}
+
 TEST_CASE("Checkpoint: batches that do not know their place are saved at ends of epochs", "[checkpoint]") {
   const Temporary folder;
   const ProcessGroup alone;
