@@ -10,6 +10,8 @@ add_compile_definitions($<$<COMPILE_LANGUAGE:CXX>:NDEBUG>)
 
 function(saturate_warnings target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers>)
+  # Sources of a folder are compiled as one: their unnamed namespaces are not the main file's, as GCC fears.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   if(SATURATE_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
   endif()

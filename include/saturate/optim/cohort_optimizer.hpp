@@ -20,9 +20,9 @@ using Options = std::map<std::string, double>;
 /// Parameters with options of their own; what is not set is inherited from the optimizer's options.
 struct ParamGroup {
   std::vector<at::Tensor> params;
-  std::optional<double> lr;
-  std::optional<double> weight_decay;
-  Options more;  ///< any other option of the method: {{"beta2", 0.95}}
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
+  Options more = {};  ///< any other option of the method: {{"beta2", 0.95}}
 };
 
 /// What a method is: given once by each optimizer to CohortOptimizer.
