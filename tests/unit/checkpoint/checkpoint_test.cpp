@@ -263,7 +263,7 @@ TEST_CASE("Checkpoint: keeps the last ones, and takes away what a kill has left"
   write(files.run_file(3) + ".tmp.77.0", "half");
   write(files.own_file(3) + ".tmp.77.1", "half");
   write(folder.path() + "/notes.txt", "kept");
-  write(folder.path() + "/000000000001.rank-5-of-8", "another's");
+  write(folder.path() + "/000000000001.rank-5-of-1", "another's");
   run(alone, folder.path(), every(4, folder.path(), 3));
   CHECK(files.complete() == std::vector<int64_t>{24, 28, 30});
   CHECK_FALSE(there(files.run_file(20)));
@@ -271,7 +271,7 @@ TEST_CASE("Checkpoint: keeps the last ones, and takes away what a kill has left"
   CHECK_FALSE(there(files.run_file(3) + ".tmp.77.0"));
   CHECK_FALSE(there(files.own_file(3) + ".tmp.77.1"));
   CHECK(there(folder.path() + "/notes.txt"));
-  CHECK(there(folder.path() + "/000000000001.rank-5-of-8"));
+  CHECK(there(folder.path() + "/000000000001.rank-5-of-1"));
 }
 
 TEST_CASE("law 10: the newest checkpoint that is whole is taken, a torn one is named", "[law][checkpoint]") {
