@@ -269,6 +269,36 @@ const support::RankEntry unused("unused", [](const ProcessGroup& group, RankChec
   }
 });
 
+// One weight in two places: it is in one bucket once, and gets both gradients.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl()
+      : first(register_module("first", torch::nn::Linear(6, 6))),
+        second(register_module("second", torch::nn::Linear(6, 4))) {
+    again = register_module("again", first);
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(again(torch::tanh(first(x))))); }
+  torch::nn::Linear first, again{nullptr}, second;
+};
+TORCH_MODULE(Tied);
+
+const support::RankEntry tied("tied", [](const ProcessGroup& group, RankChecks& check) {
+  Tied ours = support::seeded<Tied>(3, at::kDouble), whole = support::seeded<Tied>(3, at::kDouble);
+  const auto optimizer = [](Tied& net) { return st::optim::AdamW(net->parameters(), {.lr = 0.01}); };
+  st::Trainer trainer(ours, optimizer(ours), st::CrossEntropy{}, st::Ddp(group, small_buckets()));
+  st::Trainer alone(whole, optimizer(whole), st::CrossEntropy{});
+  for (int64_t window = 0; window < 3; ++window) {
+    std::vector<Batch> all;
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      const auto part = window_of(rank, 2, window, at::kDouble);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    trainer.step(window_of(group.rank(), 2, window, at::kDouble));
+    alone.step(all);
+  }
+  check(support::relative_error(ours->parameters(), whole->parameters()) < 1e-10, "tied parameters");
+  check(support::same_on_all_ranks(group, ours->parameters()), "ranks have different parameters");
+});
+
 const support::RankEntry mismatch("mismatch", [](const ProcessGroup& group, RankChecks& check) {
   const int64_t outputs = group.rank() == group.world_size() - 1 ? 5 : 4;
   Mlp net = support::seeded<Mlp>(3, at::kFloat, 6, outputs);
@@ -402,6 +432,8 @@ TEST_CASE("law 2 over ranks: an inf on one rank skips the step on all", "[law][m
 TEST_CASE("Ddp: ranks have the same bits after 200 steps", "[multi]") { support::check_ranks(3, "200 steps"); }
 
 TEST_CASE("Ddp: parameters that get no gradient everywhere", "[multi]") { support::check_ranks(2, "unused"); }
+
+TEST_CASE("Ddp: tied parameters", "[multi]") { support::check_ranks(2, "tied"); }
 
 TEST_CASE("Ddp: another model on one rank is an error on every rank", "[multi]") {
   support::check_ranks(3, "mismatch");

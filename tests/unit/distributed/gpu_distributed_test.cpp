@@ -2,6 +2,7 @@
 // Data parallel training on GPUs: NCCL between two where there are two; on one, NCCL with itself, and two ranks that
 // share it over Gloo (NCCL refuses a device that two ranks share).
 #include "distributed_support.hpp"
+#include "saturate/distributed/bandwidth_probe.hpp"
 #include "saturate/distributed/ddp.hpp"
 #include "saturate/distributed/sharded_optimizer.hpp"
 #include "saturate/optim/adamw.hpp"
@@ -44,6 +45,8 @@ int train(dist::Backend backend, c10::Device device) {
   }
   check(support::relative_error(ours->parameters(), whole->parameters()) < 1e-4, "other parameters");
   check(support::same_on_all_ranks(group, ours->parameters()), "ranks have different parameters");
+  const auto probe = dist::probe_all_reduce(group);
+  check(probe.link.bandwidth > 0 && probe.link.latency >= 0, "the probe: " + probe.table());
   group.barrier();
   return check.exit_code();
 }
