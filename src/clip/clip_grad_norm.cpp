@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "saturate/clip/clip_grad_norm.hpp"
 
-#include "../optim/cpu_kernel.hpp"
-#include "../optim/loops.hpp"
+#include "host_norms.hpp"
 #include "saturate/error.hpp"
 
 #include <ATen/TensorOperators.h>
@@ -19,10 +18,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -44,29 +41,10 @@ at::Tensor on(const at::Tensor& tensor, c10::Device device) {
   return tensor.device() == device ? tensor : tensor.to(device, /*non_blocking=*/true);
 }
 
-bool in_dense_host_memory(const std::vector<at::Tensor>& tensors) {
-  return std::all_of(tensors.begin(), tensors.end(),
-                     [](const at::Tensor& tensor) { return tensor.is_cpu() && tensor.is_non_overlapping_and_dense(); });
-}
-
-// One pass on the CPU, where LibTorch's kernel makes a float64 copy of every float32 gradient first.
-template <class T>
-at::Tensor two_norm_on_cpu(const std::vector<at::Tensor>& tensors) {
-  const optim::cpu::Blocks blocks(tensors);
-  std::vector<double> sums(blocks.count());
-  const auto loop = optim::loops::best<T>().sum_of_squares;
-  blocks.run([&](const optim::cpu::Block& block) {
-    sums[block.index] = loop(block.size, tensors[block.tensor].const_data_ptr<T>() + block.begin);
-  });
-  return at::scalar_tensor(std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0)), at::kDouble);
-}
-
 void add_norms(std::vector<at::Tensor>& norms, const std::vector<at::Tensor>& tensors, double norm_type,
                c10::Device device) {
-  const at::ScalarType dtype = tensors[0].scalar_type();
-  if (norm_type == 2 && (dtype == at::kFloat || dtype == at::kDouble) && in_dense_host_memory(tensors)) {
-    norms.push_back(
-        on(dtype == at::kFloat ? two_norm_on_cpu<float>(tensors) : two_norm_on_cpu<double>(tensors), device));
+  if (norm_type > 0 && std::isfinite(norm_type) && detail::in_readable_host_memory(tensors[0])) {
+    norms.push_back(on(at::scalar_tensor(detail::host_norm(tensors, norm_type), at::kDouble), device));
     return;
   }
   // The largest value needs no wider dtype.
@@ -81,6 +59,22 @@ at::Tensor norm_of(const Alike& alike, double norm_type, c10::Device device) {
   for (const auto& [kind, tensors] : alike) add_norms(norms, tensors, norm_type, device);
   if (norms.empty()) return at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
   return at::linalg_vector_norm(at::stack(norms), norm_type);
+}
+
+at::Tensor unit_norms(const at::Tensor& tensor) {
+  if (tensor.dim() <= 1) return at::linalg_vector_norm(tensor, 2, c10::nullopt, false, at::kDouble);
+  return at::linalg_vector_norm(tensor.flatten(1), 2, at::IntArrayRef{1}, false, at::kDouble);
+}
+
+// Gives grad's norm before.
+at::Tensor clip_units_by_kernels(at::Tensor& grad, const at::Tensor& parameter, double clip_factor, double eps) {
+  const at::Tensor of_grad = unit_norms(grad);
+  const at::Tensor limit = unit_norms(parameter).clamp_min(eps) * clip_factor;
+  const at::Tensor factor = (limit / of_grad.clamp_min(1e-6)).clamp_max(1.0).to(grad.scalar_type());
+  std::vector<int64_t> shape(grad.dim(), 1);
+  if (grad.dim() > 1) shape[0] = grad.size(0);
+  grad.mul_(factor.view(shape));
+  return at::linalg_vector_norm(of_grad);
 }
 
 at::Tensor not_finite(const at::Tensor& norm) { return at::isfinite(norm).logical_not().to(at::kFloat); }
@@ -164,21 +158,16 @@ void ClipGradValue::validate() const { require_positive("ClipGradValue", "clip_v
 
 ClipResult AdaptiveGradClip::clip(std::vector<at::Tensor>& gradients, const ClipContext& context) const {
   const at::NoGradGuard no_grad;
-  const auto unit_norm = [](const at::Tensor& tensor) {
-    if (tensor.dim() <= 1) return at::linalg_vector_norm(tensor, 2, c10::nullopt, false, at::kDouble);
-    return at::linalg_vector_norm(tensor.flatten(1), 2, at::IntArrayRef{1}, false, at::kDouble);
-  };
   std::vector<at::Tensor> norms;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     at::Tensor& grad = gradients[i];
     if (grad.numel() == 0) continue;
-    const at::Tensor of_grad = unit_norm(grad);
-    const at::Tensor limit = unit_norm(context.parameters[i]).clamp_min(eps) * clip_factor;
-    at::Tensor factor = (limit / of_grad.clamp_min(1e-6)).clamp_max(1.0).to(grad.scalar_type());
-    std::vector<int64_t> shape(grad.dim(), 1);
-    if (grad.dim() > 1) shape[0] = grad.size(0);
-    grad.mul_(factor.view(shape));
-    norms.push_back(on(at::linalg_vector_norm(of_grad), gradients[0].device()));
+    const at::Tensor& parameter = context.parameters[i];
+    const at::Tensor norm =
+        detail::in_readable_host_memory(grad) && detail::in_readable_host_memory(parameter)
+            ? at::scalar_tensor(std::sqrt(detail::clip_units_on_host(grad, parameter, clip_factor, eps)), at::kDouble)
+            : clip_units_by_kernels(grad, parameter, clip_factor, eps);
+    norms.push_back(on(norm, gradients[0].device()));
   }
   if (norms.empty()) return {grad_norm({}), {}};
   const at::Tensor norm = at::linalg_vector_norm(at::stack(norms));

@@ -184,6 +184,9 @@ TEST_CASE("allocation law: a policy adds scalars only", "[law]") {
   check("ClipGradNorm by the largest", 32, [] {
     return st::ClipGradNorm{1.0, std::numeric_limits<double>::infinity()};
   });
+  check("ClipGradNorm by magnitudes", 32, [] { return st::ClipGradNorm{1.0, 1.0}; });
+  check("ClipGradNorm by the 3-norm", 32, [] { return st::ClipGradNorm{1.0, 3.0}; });
+  check("AdaptiveGradClip", 32, [] { return st::AdaptiveGradClip{}; });
   check("ClipGradNormPerGroup", 32, [] { return st::ClipGradNormPerGroup{{1.0}}; });
   check("ClipGradValue", 32, [] { return st::ClipGradValue{1.0}; });
   check("SkipSpikes", 32, [] { return st::SkipSpikes<>{{.warmup = 2}}; });
@@ -192,6 +195,38 @@ TEST_CASE("allocation law: a policy adds scalars only", "[law]") {
   check("WarmupCosine", 0, [] { return st::WarmupCosine{.warmup = 3, .total = 9}; });
   check("OneCycleLr", 0, [] { return st::OneCycleLr{.total = 100}; });
   check("NanGuard", 32, [] { return st::NanGuard(); });
+}
+
+TEST_CASE("allocation law: clipping copies no gradient, whatever its dtype and strides", "[law]") {
+  torch::manual_seed(1);
+  const at::Tensor dense = torch::randn({64, 96});
+  const auto make = [&](at::ScalarType dtype, bool gaps) {
+    const at::Tensor like = dense.to(dtype);
+    if (!gaps) return like;
+    const at::Tensor wide = at::zeros({96, 128}, like.options());
+    const at::Tensor part = wide.slice(1, 0, 64).t();
+    part.copy_(like);
+    return part;
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    for (const bool gaps : {false, true}) {
+      std::vector<at::Tensor> parameters = {make(dtype, gaps)};
+      std::vector<at::Tensor> gradients = {make(dtype, gaps)};
+      const std::vector<std::size_t> groups = {0};
+      const st::ClipContext context{.parameters = parameters, .groups = groups};
+      const auto largest = [&](const std::function<void()>& clip) {
+        const Blocks blocks = blocks_of(clip);
+        return blocks.empty() ? int64_t{0} : blocks.back();
+      };
+      INFO("dtype " << dtype << (gaps ? ", transposed with gaps" : ""));
+      for (const double p : {0.5, 1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
+        INFO("norm " << p);
+        CHECK(largest([&] { st::ClipGradNorm{1.0, p}.clip(gradients); }) <= 64);
+      }
+      CHECK(largest([&] { st::AdaptiveGradClip{}.clip(gradients, context); }) <= 64);
+      CHECK(largest([&] { CopiesGradients{}.clip(gradients); }) > 64);
+    }
+  }
 }
 
 TEST_CASE("allocation law: the check fails on a policy that copies gradients", "[law]") {

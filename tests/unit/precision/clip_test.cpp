@@ -8,6 +8,7 @@
 #include "saturate/trainer.hpp"
 #include "support.hpp"
 
+#include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -98,6 +99,63 @@ TEST_CASE("the 2-norm on the CPU is LibTorch's in float64, over sizes and layout
       gradients[4][8000] = bad;
       const double norm = st::grad_norm(gradients).item<double>();
       CHECK((std::isnan(bad) ? std::isnan(norm) : norm == infinity));
+    }
+  }
+}
+
+TEST_CASE("norms on the CPU are LibTorch's in float64, over powers, dtypes and layouts") {
+  torch::manual_seed(3);
+  const auto layouts = [](const at::Tensor& x) {
+    return std::vector<at::Tensor>{
+        x,       x.t(),           x.slice(1, 3, 40, 2), x.slice(0, 0, 1).expand({5, x.size(1)}), x.slice(0, 1, 2),
+        x[0][0], x.slice(0, 0, 0)};
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    for (const at::Tensor& tensor : layouts(torch::randn({130, 141}).to(dtype))) {
+      for (const double p : {0.5, 1.0, 2.0, 2.5, 4.0}) {
+        INFO("dtype " << dtype << ", sizes " << tensor.sizes() << ", strides " << tensor.strides() << ", norm " << p);
+        const double expected =
+            tensor.numel() == 0 ? 0 : at::linalg_vector_norm(tensor.to(at::kDouble), p).item<double>();
+        CHECK(st::grad_norm({tensor}, p).item<double>() == Catch::Approx(expected).epsilon(1e-12));
+      }
+    }
+  }
+}
+
+TEST_CASE("adaptive clipping is LibTorch's arithmetic, over dtypes and layouts") {
+  torch::manual_seed(4);
+  const auto by_kernels = [](const at::Tensor& grad, const at::Tensor& parameter, double clip_factor, double eps) {
+    const auto unit = [](const at::Tensor& x) {
+      const at::Tensor wide = x.to(at::kDouble);
+      return x.dim() <= 1 ? at::linalg_vector_norm(wide)
+                          : at::linalg_vector_norm(wide.flatten(1), 2, at::IntArrayRef{1});
+    };
+    const at::Tensor factor =
+        (unit(parameter).clamp_min(eps) * clip_factor / unit(grad).clamp_min(1e-6)).clamp_max(1).to(grad.scalar_type());
+    std::vector<int64_t> shape(grad.dim(), 1);
+    if (grad.dim() > 1) shape[0] = grad.size(0);
+    return grad * factor.view(shape);
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    const at::Tensor image = torch::randn({6, 5, 4, 3}).to(dtype);
+    for (const at::Tensor& grad :
+         {torch::randn({70, 600}).to(dtype), torch::randn({40, 30}).to(dtype).t(), image,
+          image.contiguous(at::MemoryFormat::ChannelsLast), torch::randn({9, 20}).to(dtype).slice(1, 2, 19, 3),
+          torch::randn({50}).to(dtype), torch::randn({}).to(dtype)}) {
+      INFO("dtype " << dtype << ", sizes " << grad.sizes() << ", strides " << grad.strides());
+      // Some units above their limit, some below.
+      const at::Tensor parameter = torch::randn(grad.sizes());
+      if (grad.dim() > 0) parameter.slice(0, 0, (grad.size(0) + 1) / 2).mul_(0.1);
+      const at::Tensor expected = by_kernels(grad, parameter, 1.5, 1e-3);
+      const double norm = at::linalg_vector_norm(grad.to(at::kDouble)).item<double>();
+      std::vector<at::Tensor> gradients = {grad.clone()};
+      if (!grad.is_non_overlapping_and_dense()) gradients[0] = grad;
+      const st::ClipResult result =
+          clipped(st::AdaptiveGradClip{.clip_factor = 1.5, .eps = 1e-3}, gradients, {parameter});
+      CHECK(result.norm.item<double>() == Catch::Approx(norm).epsilon(1e-12));
+      // A norm's last bit may turn the factor's.
+      const double tolerance = dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 1e-6 : 1e-2;
+      CHECK(at::allclose(gradients[0], expected, tolerance, 0));
     }
   }
 }
