@@ -45,7 +45,8 @@ class Checkpoint {
   /// What is saved from now on; fit calls it when it begins, every rank together. In a loop of your own: once, and then
   /// save() where you like. Trainer and loader stay where they are.
   /// @throws StateError, on every rank: the optimizer's state cannot be saved (torch::optim); the folder holds newer
-  /// checkpoints than this run is (resume() was left out, or it is another run's).
+  /// checkpoints than this run is (resume() was left out, or it is another run's), or only those of another number of
+  /// ranks.
   template <class Trainer, class Loader>
   void bind(Trainer& trainer, Loader& loader) {
     const checkpoint::detail::Run<Trainer, Loader> run(trainer, loader);

@@ -74,8 +74,17 @@ concept MemoryFormatPolicy = requires(const P& policy, torch::nn::Module& module
 /// `auto micro_step(bool last)`: an object whose life spans one micro-batch; reductions happen on the last only.
 /// `void finish()` after the last backward; `void agree(at::Tensor& refused)`: every rank skips or none;
 /// `void reduce_count(double& host, at::Tensor& device)`: targets of the window over all ranks. Besides, where it has
-/// it: `bool any_out_of_memory(bool here)`, asked after each attempt at a window when TrainerOptions::on_oom halves
-/// micro-batches: every rank starts the window again, or none.
+/// them:
+/// - `before_backward(loss_sum)` before each backward; `reduces_at_finish()`: gradients are the parameters' own until
+///   finish(); `reduce_loss(loss_sum)` after it; `reduce_sum(sum)` at the end of an evaluation; `evaluation_scope()`
+///   around one;
+/// - `by_itself()`: an object around a forward and backward without other ranks; `run(window)`: around a window's;
+/// - `any_out_of_memory(here)`, asked after each attempt at a window when TrainerOptions::on_oom halves micro-batches:
+///   every rank starts the window again, or none;
+/// - `require_even(windows, batches)` when fit begins (nullopt: not known); `any_has_data(here)` before each window,
+/// and
+///   `join_window()` where this rank has none; `any_stops(here)`, and `agree_to_stop(here)` at an epoch's end;
+/// - `scaled_by(scale)` before a window; `after_step(refused, optimizer)` after the update.
 template <class P>
 concept DistributedPolicy = requires(P& policy, at::Tensor& tensor, double& count) {
   policy.micro_step(true);

@@ -42,6 +42,7 @@ void Checkpoint::bind(Source source) {
   checkpoint::on_all_ranks(source.group, "Checkpoint", [&] { source.shared(); });  // what it can say is said now
   checkpoint::Folder folder(options_.folder, source.group);
   std::vector<int64_t> checkpoints = folder.complete();
+  if (checkpoints.empty()) folder.refuse_other_ranks();
   if (!checkpoints.empty() && checkpoints.back() > state.window) {
     throw StateError(c10::str("Checkpoint: ", options_.folder, " holds a checkpoint of window ", checkpoints.back(),
                               ", this run is at window ", state.window,

@@ -148,7 +148,7 @@ void Folder::refuse_other_ranks() const {
   }
   for (const std::string& name : group_.gather_text(found)) {
     if (name.empty()) continue;
-    throw StateError(c10::str("resume: ", path_, " holds a checkpoint of another number of ranks (", name,
+    throw StateError(c10::str("checkpoint: ", path_, " holds a checkpoint of another number of ranks (", name,
                               "), and these are ", group_.world_size(),
                               ": start as many as it was saved by, or give another folder"));
   }

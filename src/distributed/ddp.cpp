@@ -74,6 +74,15 @@ std::optional<distributed::DistributedDataParallel::MicroStep> Ddp::micro_step(b
   return std::optional<distributed::DistributedDataParallel::MicroStep>(std::in_place, ddp_.get(), last);
 }
 
+Ddp::ByItself::ByItself(Ddp& ddp) : loss_(ddp.loss_), before_(std::exchange(loss_->sum, at::Tensor())) {
+  if (!ddp.alone()) micro_step_.emplace(ddp.ddp_.get(), /*last=*/false);
+  loss_->last = false;
+}
+
+Ddp::ByItself::~ByItself() { loss_->sum = before_; }
+
+Ddp::ByItself Ddp::by_itself() { return ByItself(*this); }
+
 void Ddp::before_backward(const at::Tensor& loss_sum) {
   if (alone()) return;
   send_loss(loss_sum.detach());
@@ -152,11 +161,12 @@ bool Ddp::any_out_of_memory(bool here) {
   return true;
 }
 
-void Ddp::require_even(std::optional<int64_t> windows, std::optional<int64_t> batches) const {
+void Ddp::require_even(std::optional<int64_t> windows, std::optional<int64_t> batches) {
   if (alone()) return;
   stop_->settle();  // of an earlier fit
   if (uneven_ == UnevenInputs::join) return;
   const std::optional<int64_t> count = forwards_together_ ? batches : windows;
+  looks_at_windows_ = !count;
   const auto texts = group_.gather_text(count ? std::to_string(*count) : "an unknown number of");
   for (std::size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
@@ -168,7 +178,24 @@ void Ddp::require_even(std::optional<int64_t> windows, std::optional<int64_t> ba
   }
 }
 
-bool Ddp::any_has_data(bool here) const { return alone() || uneven_ == UnevenInputs::refuse ? here : group_.any(here); }
+bool Ddp::any_has_data(bool here) const {
+  if (alone()) return here;
+  if (uneven_ == UnevenInputs::join) return group_.any(here);
+  return looks_at_windows_ ? every_has_data(here) : here;
+}
+
+bool Ddp::every_has_data(bool here) const {
+  const at::Tensor flags = at::zeros({2}, at::kInt);  // some rank has data, some rank has none
+  flags[here ? 0 : 1].fill_(1);
+  stop_->group.all_reduce(flags, distributed::ReduceOp::max);
+  const bool some = flags[0].item<int>() != 0;
+  if (some && flags[1].item<int>() != 0) {
+    throw ConfigError(c10::str("Ddp: this epoch is over for some ranks and not for others (rank ", group_.rank(),
+                               here ? " has" : " has not", " another window): the others would wait for ever. Shard ",
+                               "the data equally, or let ranks join: UnevenInputs::join"));
+  }
+  return some;
+}
 
 void Ddp::join_window() {
   const auto step = micro_step(/*last=*/true);

@@ -121,7 +121,8 @@ DistributedDataParallel::MicroStep::MicroStep(DistributedDataParallel* ddp, bool
 }
 
 DistributedDataParallel::MicroStep::~MicroStep() {
-  if (std::uncaught_exceptions() > exceptions_) ddp_->impl_->given_up = true;
+  // Before the last micro-batch the reducer has not begun: the other ranks' would wait for this one to begin it again.
+  if (std::uncaught_exceptions() > exceptions_ && ddp_->impl_->synced) ddp_->impl_->given_up = true;
 }
 
 void DistributedDataParallel::before_backward(const at::Tensor& loss) {

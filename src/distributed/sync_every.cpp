@@ -3,6 +3,8 @@
 
 #include "same_model.hpp"
 #include "saturate/distributed/average_over_ranks.hpp"
+#include "saturate/distributed/sharded_optimizer.hpp"
+#include "saturate/distributed/sync_batch_norm.hpp"
 #include "saturate/error.hpp"
 #include "saturate/log.hpp"
 #include "saturate/trainer/count.hpp"
@@ -134,6 +136,11 @@ void SyncEvery::attach(torch::nn::Module& module, c10::Device device) {
     throw ConfigError("SyncEvery: the model is on " + device.str() + ", the process group is for " +
                       group_.device().str());
   }
+  if (distributed::has_sync_batch_norm(module)) {
+    throw ConfigError(
+        "SyncEvery: the model has SyncBatchNorm, whose forward waits for all ranks; between averages they do not train "
+        "together. Use BatchNorm (its statistics are averaged), or Ddp");
+  }
   distributed::detail::require_same_model(module, group_, "SyncEvery");
   distributed::detail::broadcast_model(module, group_);
   state_->hosts = group_.beside("sync_every");
@@ -241,6 +248,14 @@ SyncEvery::EvaluationScope::~EvaluationScope() {
   what.add_model(*policy_->state_->module, {});
   for (std::size_t i = 0; i < own_.size(); ++i) what.tensors[i].detach().copy_(own_[i]);
   --policy_->state_->evaluating;
+}
+
+void SyncEvery::refuse(const optim::Optimizer& optimizer) const {
+  if (alone() || dynamic_cast<const distributed::ShardedOptimizer*>(&optimizer) == nullptr) return;
+  throw ConfigError(
+      "SyncEvery: ShardedOptimizer keeps one state for all ranks, and here each rank steps on its own gradients. Give "
+      "it "
+      "the inner optimizer, or use Ddp");
 }
 
 void SyncEvery::require_even(std::optional<int64_t> windows, std::optional<int64_t>) const {

@@ -15,6 +15,7 @@
 #include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <memory>
 
@@ -380,6 +381,80 @@ struct StopAfterEpoch {
   }
 };
 
+// Batches that can be walked through, and whose number nobody knows before.
+class UnknownLength {
+ public:
+  explicit UnknownLength(std::vector<Batch> batches) : batches_(std::move(batches)) {}
+  struct Iterator {
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+    const std::vector<Batch>* batches;
+    std::size_t next = 0;
+    const Batch& operator*() const { return (*batches)[next]; }
+    Iterator& operator++() { return ++next, *this; }
+    void operator++(int) { ++next; }
+    bool operator==(std::default_sentinel_t) const { return next == batches->size(); }
+  };
+  Iterator begin() const { return {&batches_}; }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  std::vector<Batch> batches_;
+};
+
+const support::RankEntry unknown_length("unknown length", [](const ProcessGroup& group, RankChecks& check) {
+  const auto train = [&](int64_t count) {
+    std::vector<Batch> batches;
+    for (int64_t window = 0; window < count; ++window)
+      batches.push_back(window_of(group.rank(), 1, window, at::kDouble)[0]);
+    Mlp net = support::seeded<Mlp>(3, at::kDouble);
+    st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{},
+                        st::Ddp(group, small_buckets()));
+    const UnknownLength loader(batches);
+    const st::FitResult result = trainer.fit(loader, {.epochs = 2, .log_every = 100});
+    check(support::same_on_all_ranks(group, net->parameters()), "unknown length: ranks have different parameters");
+    return result.steps;
+  };
+  check(train(3) == 6, "unknown length, as many on all: other steps");
+  try {
+    train(group.rank() == 0 ? 3 : 2);
+    check(false, "unknown length: no error where a rank has fewer windows");
+  } catch (const st::ConfigError& error) {
+    check(std::string(error.what()).find("UnevenInputs::join") != std::string::npos, error.what());
+  }
+});
+
+// What a rank does by itself leaves nothing behind for the others, nor for its own next step.
+const support::RankEntry probes("probes", [](const ProcessGroup& group, RankChecks& check) {
+  const auto train = [&](bool probe, bool fails) {
+    Mlp net = support::seeded<Mlp>(3, at::kDouble);
+    const auto loss = [&](const at::Tensor& output, const at::Tensor& target) {
+      if (fails && output.size(0) < 2) throw std::runtime_error("out of memory: of the test");
+      return st::CrossEntropy{}(output, target);
+    };
+    st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), loss, st::Ddp(group, small_buckets()));
+    double sum = 0;
+    for (int64_t window = 0; window < 3; ++window) {
+      const auto batches = window_of(group.rank(), 1, window, at::kDouble);
+      if (probe && (!fails || group.rank() == 0)) {
+        try {
+          trainer.fits(batches[0], {.limit_bytes = int64_t{1} << 40, .probe_sizes = {1, 2}});
+          check(!fails, "the failing probe has not failed");
+        } catch (const std::runtime_error&) {
+          check(fails, "a probe failed");
+        }
+      }
+      sum += trainer.step(batches).loss_sum.template item<double>();
+    }
+    auto result = support::clones(net->parameters());
+    result.push_back(torch::scalar_tensor(sum, at::kDouble));
+    return result;
+  };
+  const auto plain = train(false, false);
+  check(support::same_bits(train(true, false), plain), "probes change the steps or their losses");
+  check(support::same_bits(train(true, true), plain), "a failed probe on one rank changes the steps or their losses");
+});
+
 const support::RankEntry stop("stop", [](const ProcessGroup& group, RankChecks& check) {
   Mlp net = support::seeded<Mlp>(3);
   st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Ddp(group),
@@ -441,6 +516,14 @@ TEST_CASE("Ddp: another model on one rank is an error on every rank", "[multi]")
 
 TEST_CASE("Ddp: ranks with different numbers of windows join, or are refused", "[multi]") {
   support::check_ranks(2, "uneven");
+}
+
+TEST_CASE("Ddp: ranks whose loaders know no length notice that one has fewer windows", "[multi]") {
+  support::check_ranks(2, "unknown length");
+}
+
+TEST_CASE("Ddp: a probe of memory is nobody else's, also when it fails", "[multi]") {
+  support::check_ranks(2, "probes");
 }
 
 TEST_CASE("Ddp: with SyncBatchNorm ranks have as many batches", "[multi]") {

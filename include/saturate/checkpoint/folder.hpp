@@ -40,6 +40,9 @@ class Folder {
   /// of this number of ranks, but of another.
   std::optional<Saved> newest() const;
 
+  /// @throws StateError, on every rank: there are checkpoints of another number of ranks.
+  void refuse_other_ranks() const;
+
   /// Removes this rank's files of other windows up to the last in `keep`, and what a killed process left half-written.
   void remove_all_but(const std::vector<int64_t>& keep) const;
 
@@ -50,7 +53,6 @@ class Folder {
   std::string own_ending() const;
   std::optional<Saved> read(int64_t window, std::string& errors) const;
   std::string from_rank_0(std::string bytes) const;
-  void refuse_other_ranks() const;
 
   std::string path_;
   distributed::ProcessGroup group_;

@@ -24,8 +24,10 @@ using distributed::DdpOptions;
 
 /// What Ddp does when ranks have different numbers of windows in an epoch.
 enum class UnevenInputs {
-  refuse,  ///< a ConfigError on every rank when fit begins (where the loader knows its length)
-  join,    ///< a rank that has no more data joins the others' steps with nothing, until all are done
+  /// A ConfigError on every rank: when fit begins, or, where no loader knows its length, at the window that one has and
+  /// another has not (which ranks then tell each other before every window).
+  refuse,
+  join,  ///< a rank that has no more data joins the others' steps with nothing, until all are done
 };
 
 /// Every rank trains on its own batches with the same weights. Gradients are summed over ranks in buckets while the
@@ -44,6 +46,10 @@ class Ddp {
   std::optional<c10::Device> device() const { return group_.device(); }
 
   std::optional<distributed::DistributedDataParallel::MicroStep> micro_step(bool last);
+  /// While it lives, forward and backward are this rank's own: a probe, a window run again. Nothing is reduced, and no
+  /// loss of it is left for the next window.
+  class ByItself;
+  ByItself by_itself();
   void before_backward(const at::Tensor& loss_sum);
   void finish();
   /// Until finish() gradients are this rank's, and the parameters' own: an optimizer may take them over only then.
@@ -64,8 +70,9 @@ class Ddp {
   bool any_out_of_memory(bool here);
   /// @throws ConfigError, on every rank: their numbers of windows (with SyncBatchNorm: of batches) in an epoch differ,
   /// and they do not join.
-  void require_even(std::optional<int64_t> windows, std::optional<int64_t> batches) const;
+  void require_even(std::optional<int64_t> windows, std::optional<int64_t> batches);
   /// Whether any rank has data for one more window.
+  /// @throws ConfigError, on every rank: another one has, this one has not, and they do not join.
   bool any_has_data(bool here) const;
   /// A window of which this rank has nothing, up to finish().
   void join_window();
@@ -82,6 +89,7 @@ class Ddp {
  private:
   bool alone() const { return group_.world_size() == 1; }
   void send_loss(const at::Tensor& local);
+  bool every_has_data(bool here) const;
   struct PendingLoss;
   struct PendingStop;
 
@@ -89,10 +97,24 @@ class Ddp {
   DdpOptions options_;
   UnevenInputs uneven_;
   bool forwards_together_ = false;  // ranks meet in each forward pass, not only in each window
+  bool looks_at_windows_ = false;   // no loader knows its length
   std::shared_ptr<distributed::DistributedDataParallel> ddp_;  // none with one process
   std::shared_ptr<PendingLoss> loss_;
   std::shared_ptr<PendingStop> stop_;
 };
 static_assert(DistributedPolicy<Ddp>);
+
+class Ddp::ByItself {
+ public:
+  explicit ByItself(Ddp& ddp);
+  ~ByItself();
+  ByItself(const ByItself&) = delete;
+  ByItself& operator=(const ByItself&) = delete;
+
+ private:
+  std::shared_ptr<PendingLoss> loss_;
+  at::Tensor before_;
+  std::optional<distributed::DistributedDataParallel::MicroStep> micro_step_;
+};
 
 }  // namespace saturate

@@ -57,8 +57,14 @@ class SyncEvery {
 
   void validate() const { options_.validate(); }
   /// Verifies that all ranks have the same model, and broadcasts rank 0's.
-  /// @throws ConfigError the model is on another kind of device. @throws StateError, on every rank: models differ.
+  /// @throws ConfigError the model is on another kind of device, or has SyncBatchNorm. @throws StateError, on every
+  /// rank: models differ.
   void attach(torch::nn::Module& module, c10::Device device);
+  /// When fit begins. @throws ConfigError a ShardedOptimizer.
+  template <class Trainer, class Loader>
+  void bind(Trainer& trainer, Loader&) const {
+    refuse(trainer.optimizer());
+  }
   std::optional<c10::Device> device() const { return group_.device(); }
 
   detail::NothingScope micro_step(bool) { return {}; }
@@ -110,6 +116,7 @@ class SyncEvery {
   struct State;
   bool alone() const { return group_.world_size() == 1; }
   bool check_in() const;
+  void refuse(const optim::Optimizer& optimizer) const;
   at::Tensor share() const;
 
   distributed::ProcessGroup group_;

@@ -113,7 +113,7 @@ class Step {
     const auto micro = rows(prepare(batch), 0, samples);
     StepResult unused;
     unused.count = count_of(micro);
-    const auto alone = policies.distributed().micro_step(false);
+    const auto alone = without_others();
     optimizer->wait();
     run(micro, unused.count, unused);
     optimizer->gather_gradients();
@@ -224,6 +224,14 @@ class Step {
     add_to(result.loss_sum, wide.tensor_data());
   }
 
+  auto without_others() {
+    if constexpr (requires { policies.distributed().by_itself(); }) {
+      return policies.distributed().by_itself();
+    } else {
+      return policies.distributed().micro_step(false);
+    }
+  }
+
   bool reduces_at_finish() {
     if constexpr (requires { policies.distributed().reduces_at_finish(); }) {
       return policies.distributed().reduces_at_finish();
@@ -294,7 +302,7 @@ class Step {
       StepResult unused;
       unused.count = count;
       for (const auto& micro : *kept) {
-        const auto alone = policies.distributed().micro_step(false);
+        const auto alone = without_others();
         run(micro, count, unused);
         optimizer->gather_gradients();
       }

@@ -353,6 +353,13 @@ TEST_CASE("resume: a checkpoint of another number of ranks is an error, not a ne
   write(folder.path() + "/000000000004.rank-0-of-2", "whatever");
   CHECK_THROWS_MATCHES(checkpoints.newest(), st::StateError,
                        MessageMatches(ContainsSubstring("another number of ranks (000000000004.rank-0-of-2)")));
+  // Nor does a run that has not asked for it write its own beside it.
+  Net net;
+  st::Checkpoint checkpoint({.folder = folder.path()});
+  st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{});
+  std::vector<support::Batch> batches{support::classes(8, 1)};
+  CHECK_THROWS_MATCHES(checkpoint.bind(trainer, batches), st::StateError,
+                       MessageMatches(ContainsSubstring("another number of ranks")));
 }
 
 TEST_CASE("Checkpoint: batches that do not know their place are saved at ends of epochs", "[checkpoint]") {

@@ -3,6 +3,8 @@
 #include "distributed_support.hpp"
 #include "saturate/distributed/average_over_ranks.hpp"
 #include "saturate/distributed/ddp.hpp"
+#include "saturate/distributed/sharded_optimizer.hpp"
+#include "saturate/distributed/sync_batch_norm.hpp"
 #include "saturate/error.hpp"
 #include "saturate/optim/adamw.hpp"
 #include "saturate/optim/master_weights.hpp"
@@ -224,6 +226,40 @@ const support::RankEntry evaluation("SyncEvery, evaluation", [](const ProcessGro
   check(error < 1e-10, "after the evaluation" + said(error));
 });
 
+struct NormedImpl : torch::nn::Module {
+  NormedImpl()
+      : norm(register_module("norm", st::distributed::SyncBatchNorm(6))),
+        head(register_module("head", torch::nn::Linear(6, 4))) {}
+  at::Tensor forward(const at::Tensor& x) { return head(norm(x)); }
+  st::distributed::SyncBatchNorm norm;
+  torch::nn::Linear head;
+};
+TORCH_MODULE(Normed);
+
+const support::RankEntry together("SyncEvery, what works together only", [](const ProcessGroup& group,
+                                                                            RankChecks& check) {
+  const auto refused = [&](const std::string& what, auto run) {
+    try {
+      run();
+      check(false, "no error: " + what);
+    } catch (const st::ConfigError& error) {
+      check(std::string(error.what()).find(what) != std::string::npos, error.what());
+    }
+  };
+  refused("SyncBatchNorm", [&] {
+    Normed net;
+    st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::SyncEvery(group));
+  });
+  refused("ShardedOptimizer", [&] {
+    Mlp net = support::seeded<Mlp>(3);
+    st::distributed::ShardedOptimizer optimizer(group, net->parameters(), [](std::vector<at::Tensor> params) {
+      return st::optim::SGD(std::move(params), {.lr = 0.1});
+    });
+    st::Trainer trainer(net, std::move(optimizer), st::CrossEntropy{}, st::SyncEvery(group));
+    trainer.fit(std::vector<Batch>{batch_of(group.rank(), 0, at::kFloat)}, {.epochs = 1});
+  });
+});
+
 const support::RankEntry state("SyncEvery, state", [](const ProcessGroup& group, RankChecks& check) {
   const auto moments = [&](const std::vector<std::string>& names) {
     Mlp net = support::seeded<Mlp>(3);
@@ -365,6 +401,10 @@ TEST_CASE("SyncEvery: ranks stop together, after an average", "[multi]") { suppo
 
 TEST_CASE("SyncEvery: an evaluation is of the averaged weights, and changes none", "[multi]") {
   support::check_ranks(3, "SyncEvery, evaluation");
+}
+
+TEST_CASE("SyncEvery: SyncBatchNorm and ShardedOptimizer are refused", "[multi]") {
+  support::check_ranks(2, "SyncEvery, what works together only");
 }
 
 TEST_CASE("SyncEvery: optimizer state by name, and masters of half precision", "[multi]") {
