@@ -18,7 +18,7 @@ say() { printf 'gpu_check: %s\n' "$*"; }
 left() { echo $((deadline - SECONDS)); }
 
 pack() {
-  local packages names=(libspdlog-dev 'libspdlog1*' libfmt-dev 'libfmt[0-9]*' nlohmann-json3-dev libcli11-dev
+  local packages names=(libspdlog-dev 'libspdlog1*' libfmt-dev 'libfmt[0-9]*' nlohmann-json3-dev rapidjson-dev libcli11-dev
     libbenchmark-dev 'libbenchmark1*' zlib1g-dev zlib1g libarchive-dev 'libarchive1*' libturbojpeg0-dev libturbojpeg0
     libjpeg62-turbo-dev libjpeg62-turbo libpng-dev 'libpng16-16*' dataset-fashion-mnist)
   mapfile -t packages < <(dpkg-query -W -f='${db:Status-Abbrev} ${binary:Package}\n' "${names[@]}" 2>/dev/null |
@@ -105,7 +105,7 @@ mkdir -p build
 prefixes=
 find_torch
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv 2>/dev/null
-for header in spdlog/spdlog.h nlohmann/json.hpp CLI/CLI.hpp zlib.h archive.h turbojpeg.h png.h; do
+for header in spdlog/spdlog.h nlohmann/json.hpp rapidjson/reader.h CLI/CLI.hpp zlib.h archive.h turbojpeg.h png.h; do
   find_header "$header" || say "$header is missing here (carry build/gpu-deps, see --pack)"
 done
 carried_libraries

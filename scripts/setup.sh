@@ -11,6 +11,7 @@ packages=(
   clang libclang-rt-dev  # the presets' compiler, and its sanitizers
   libspdlog-dev       # logging
   nlohmann-json3-dev  # audit.json
+  rapidjson-dev       # traces, which are read as a stream
   libcli11-dev        # command lines of the programs
   libbenchmark-dev    # benchmarks
   zlib1g-dev          # gzip idx files

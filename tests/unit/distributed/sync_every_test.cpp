@@ -248,6 +248,7 @@ const support::RankEntry together("SyncEvery, what works together only", [](cons
   };
   refused("SyncBatchNorm", [&] {
     Normed net;
+    st::distributed::convert_sync_batch_norm(*net, group);
     st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::SyncEvery(group));
   });
   refused("ShardedOptimizer", [&] {

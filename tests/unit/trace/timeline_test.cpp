@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "saturate/trace/timeline.hpp"
+#include "saturate/trace/busy_time.hpp"
+#include "saturate/trace/read_trace.hpp"
+#include "saturate/trace/self_time.hpp"
+#include "trace_builder.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+
+namespace st = saturate;
+using support::TraceBuilder;
+
+namespace {
+
+int64_t self_of(const st::Timeline& timeline, const std::string& name) {
+  int64_t sum = 0;
+  for (const st::SelfTime& row : st::self_times(timeline)) {
+    if (timeline.trace().text(row.name) == name) sum += row.self_ns;
+  }
+  return sum;
+}
+
+// Per lane: self times add up to the outermost spans', none is negative, and children lie in their parents.
+void check_sums(const st::Timeline& timeline) {
+  const st::Trace& trace = timeline.trace();
+  std::map<uint32_t, int64_t> self, roots;
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    const auto& node = timeline.nodes()[i];
+    if (!node.span) continue;
+    REQUIRE(node.self_ns >= 0);
+    REQUIRE(node.begin_ns <= node.end_ns);
+    self[trace.events[i].lane] += node.self_ns;
+    if (node.parent == st::Timeline::none) {
+      roots[trace.events[i].lane] += node.end_ns - node.begin_ns;
+    } else {
+      const auto& parent = timeline.nodes()[node.parent];
+      REQUIRE(parent.begin_ns <= node.begin_ns);
+      REQUIRE(node.end_ns <= parent.end_ns);
+      REQUIRE(trace.events[node.parent].lane == trace.events[i].lane);
+    }
+  }
+  REQUIRE(self == roots);
+}
+
+}  // namespace
+
+TEST_CASE("self time is what children leave, to the nanosecond") {
+  const st::Trace trace = TraceBuilder().op("parent", 0, 100).op("a", 10, 40).op("b", 40, 90).done();
+  const st::Timeline timeline(trace);
+  CHECK(self_of(timeline, "parent") == 20);
+  CHECK(self_of(timeline, "a") == 30);
+  CHECK(self_of(timeline, "b") == 50);
+  check_sums(timeline);
+}
+
+TEST_CASE("self time: equal begins and ends, instants, and spans without length") {
+  TraceBuilder builder;
+  builder.op("outer", 0, 50).op("inner", 0, 50).op("last", 30, 50).op("none", 50, 50).op("next", 50, 60);
+  builder.add(st::EventKind::memory, builder.cpu(), "[memory]", 20, 20);
+  const st::Trace trace = builder.done();
+  const st::Timeline timeline(trace);
+  CHECK(self_of(timeline, "outer") == 0);
+  CHECK(self_of(timeline, "inner") == 30);
+  CHECK(self_of(timeline, "last") == 20);
+  CHECK(self_of(timeline, "next") == 10);
+  check_sums(timeline);
+}
+
+TEST_CASE("self time: a child that sticks out is cut, one that hardly touches comes behind") {
+  const st::Trace trace = TraceBuilder().op("a", 0, 100).op("rounded", 50, 101).op("later", 99, 200).done();
+  const st::Timeline timeline(trace);
+  CHECK(self_of(timeline, "rounded") == 50);
+  CHECK(self_of(timeline, "later") == 100);
+  check_sums(timeline);
+}
+
+TEST_CASE("a call inside of one of its own name counts once in the total") {
+  const st::Trace trace = TraceBuilder().op("f", 0, 100).op("f", 10, 60).op("g", 20, 30).done();
+  const st::Timeline timeline(trace);
+  const auto rows = st::self_times(timeline);
+  REQUIRE(trace.text(rows[0].name) == "f");
+  CHECK(rows[0].calls == 2);
+  CHECK(rows[0].self_ns == 90);
+  CHECK(rows[0].total_ns == 100);
+}
+
+TEST_CASE("self times of random trees and of clocks that disagree add up, and twice the same") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 300; ++round) {
+    TraceBuilder builder;
+    for (int i = 0; i < 60; ++i) {
+      const int64_t begin = static_cast<int64_t>(random() % 400);
+      const int64_t length = static_cast<int64_t>(random() % (1u << random() % 9));
+      const st::EventKind kinds[] = {st::EventKind::op, st::EventKind::python, st::EventKind::annotation};
+      builder.add(kinds[random() % 3], builder.cpu(static_cast<int64_t>(random() % 3)),
+                  std::string(1, static_cast<char>('a' + random() % 5)), begin, begin + length);
+    }
+    const st::Trace trace = builder.done();
+    const st::Timeline timeline(trace);
+    check_sums(timeline);
+    const st::Timeline again(trace);
+    for (std::size_t i = 0; i < trace.events.size(); ++i) {
+      REQUIRE(timeline.nodes()[i].self_ns == again.nodes()[i].self_ns);
+    }
+    for (uint32_t lane = 0; lane < trace.lanes.size(); ++lane) {
+      int64_t last = 0, sum = 0, expected = 0;
+      for (const st::TraceSegment& segment : timeline.segments(lane)) {
+        REQUIRE(segment.begin_ns >= last);
+        REQUIRE(segment.begin_ns < segment.end_ns);
+        last = segment.end_ns;
+        sum += segment.end_ns - segment.begin_ns;
+      }
+      for (std::size_t i = 0; i < trace.events.size(); ++i) {
+        const bool counted = trace.events[i].lane == lane && trace.events[i].kind != st::EventKind::python;
+        if (counted) expected += timeline.nodes()[i].self_ns;
+      }
+      REQUIRE(sum == expected);
+    }
+  }
+}
+
+TEST_CASE("steps are the profiler's annotations, whole, whatever Python frame they begin in") {
+  TraceBuilder builder;
+  builder.step(4, 10, 90).step(5, 95, 190).op("work", 20, 80).op("more", 100, 180);
+  builder.add(st::EventKind::python, builder.cpu(), "loop.py(1): train", 0, 50);
+  const st::Trace trace = builder.done();
+  const st::Timeline timeline(trace);
+  REQUIRE(timeline.steps().size() == 2);
+  CHECK(timeline.steps()[0].number == 4);
+  CHECK(timeline.steps()[0].end_ns == 90);
+  CHECK(timeline.steps()[1].begin_ns == 95);
+  CHECK(self_of(timeline, "work") == 60);
+  check_sums(timeline);
+  const st::Trace bare = TraceBuilder().op("work", 20, 80).done();
+  const st::Timeline one(bare);
+  REQUIRE(one.steps().size() == 1);
+  CHECK(one.steps()[0].number == -1);
+  CHECK(one.steps()[0].end_ns == 80);
+}
+
+TEST_CASE("a profile of Python's adds up") {
+  const st::Trace trace = st::read_trace(SATURATE_SOURCE_DIR "/tests/data/traces/mlp.pt.trace.json.gz");
+  const st::Timeline timeline(trace);
+  check_sums(timeline);
+  CHECK(timeline.steps().size() == 3);
+  CHECK(timeline.main_lane() != st::Timeline::none);
+  const auto busy = st::busy_time(timeline);
+  REQUIRE(busy.threads.size() >= 1);
+  CHECK(busy.threads[0].lane == timeline.main_lane());
+  CHECK(busy.threads[0].busy_ns > 0);
+  CHECK(busy.threads[0].busy_ns <= busy.end_ns - busy.begin_ns);
+  CHECK(busy.devices.empty());
+}
+
+TEST_CASE("idle time of a device is what the host did meanwhile, and adds up") {
+  TraceBuilder builder;
+  builder.step(0, 0, 1000);
+  builder.add(st::EventKind::annotation, builder.cpu(), "data wait", 0, 200);
+  builder.op("aten::mm", 200, 300).runtime("cudaLaunchKernel", 250, 280);
+  builder.runtime("cudaStreamSynchronize", 500, 700);
+  builder.kernel("gemm", 300, 450).kernel("other", 400, 600, 8).kernel("gemm", 650, 660);
+  const st::Trace trace = builder.done();
+  const st::Timeline timeline(trace);
+  const st::BusyTime busy = st::busy_time(timeline);
+  REQUIRE(busy.devices.size() == 1);
+  const st::DeviceBusy& device = busy.devices[0];
+  CHECK(device.busy_ns == 310);                 // [300, 600) and [650, 660)
+  CHECK(device.idle.data_wait_ns == 200);       // [0, 200)
+  CHECK(device.idle.launch_ns == 100);          // [200, 300)
+  CHECK(device.idle.synchronization_ns == 90);  // [600, 650), [660, 700)
+  CHECK(device.idle.no_event_ns == 300);        // [700, 1000)
+  CHECK(device.busy_ns + device.idle.total_ns() == busy.end_ns - busy.begin_ns);
+  REQUIRE(device.gaps.size() == 3);
+  CHECK(device.gaps[0].end_ns - device.gaps[0].begin_ns == 340);
+  CHECK(trace.text(trace.events[device.gaps[1].host_event].name) == "data wait");
+  CHECK(busy.threads[0].data_wait_ns == 200);
+  CHECK(busy.threads[0].busy_ns == 500);
+}
+
+TEST_CASE("busy and idle add up whatever the trace") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    TraceBuilder builder;
+    builder.step(0, 0, 500);
+    for (int i = 0; i < 40; ++i) {
+      const int64_t begin = static_cast<int64_t>(random() % 480);
+      const int64_t end = begin + static_cast<int64_t>(random() % 60);
+      switch (random() % 4) {
+        case 0: builder.kernel("k", begin, end, static_cast<int64_t>(random() % 2)); break;
+        case 1: builder.runtime(random() % 2 ? "cudaDeviceSynchronize" : "cudaLaunchKernel", begin, end); break;
+        case 2: builder.op(random() % 2 ? "aten::mm" : "enumerate(DataLoader)#next", begin, end); break;
+        default: builder.add(st::EventKind::python, builder.cpu(), "f", begin, end);
+      }
+    }
+    const st::Trace trace = builder.done();
+    const st::Timeline timeline(trace);
+    for (const st::DeviceBusy& device : st::busy_time(timeline).devices) {
+      REQUIRE(device.busy_ns + device.idle.total_ns() == 500);
+    }
+  }
+}
