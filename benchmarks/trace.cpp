@@ -6,6 +6,8 @@
 //   saturate-trace folder_with_one_trace_a_rank --top 20
 #include "saturate/error.hpp"
 #include "saturate/trace/busy_time.hpp"
+#include "saturate/trace/device_work.hpp"
+#include "saturate/trace/host_syncs.hpp"
 #include "saturate/trace/read_trace.hpp"
 #include "saturate/trace/self_time.hpp"
 
@@ -94,6 +96,46 @@ void print_busy(const st::Trace& trace, const st::Timeline& timeline) {
   }
 }
 
+void print_work(const st::Timeline& timeline) {
+  const st::DeviceWork work = st::device_work(timeline);
+  if (work.kernels > 0) {
+    std::printf("\nkernels: %" PRId64 ", %.1f %% shorter than 10 us (%.1f %% of their time)", work.kernels,
+                percent(work.small_kernels, work.kernels), percent(work.small_kernel_ns, work.kernel_ns));
+    if (work.launched > 0) {
+      std::printf("; %.1f %% were launched when their stream had nothing more to do",
+                  percent(work.launched_late, work.launched));
+    }
+    std::printf("\n");
+  }
+  for (const st::CopyWork& copy : work.copies) {
+    const char* const host = copy.host == st::CopyMemory::pageable ? ", pageable"
+                             : copy.host == st::CopyMemory::pinned ? ", pinned"
+                                                                   : "";
+    std::printf("copies %s%s: %" PRId64 ", %.3f MB, %.3f ms, %.2f GB/s\n", copy.direction.c_str(), host, copy.count,
+                static_cast<double>(copy.bytes) * 1e-6, milliseconds(copy.ns), copy.bytes_per_second() * 1e-9);
+  }
+  if (work.driver_allocations > 0) {
+    std::printf("cudaMalloc and cudaFree: %" PRId64 ", %.3f ms\n", work.driver_allocations,
+                milliseconds(work.driver_allocation_ns));
+  }
+}
+
+void print_syncs(const st::Timeline& timeline) {
+  const st::HostSyncs syncs = st::host_syncs(timeline);
+  int64_t count = 0, ns = 0;
+  for (const st::HostSync& row : syncs.rows) {
+    count += row.count;
+    ns += row.ns;
+  }
+  std::printf("\nwaits for the device, or values read on the host: %" PRId64 " (%.1f a step), %.3f ms\n", count,
+              static_cast<double>(count) / static_cast<double>(syncs.steps.size()), milliseconds(ns));
+  for (std::size_t i = 0; i < syncs.rows.size() && i < 5; ++i) {
+    const st::HostSync& row = syncs.rows[i];
+    std::printf("  %s%s%s: %" PRId64 ", %.3f ms\n", row.call.c_str(), row.caller.empty() ? "" : " in ",
+                row.caller.c_str(), row.count, milliseconds(row.ns));
+  }
+}
+
 void print_self_times(const st::Trace& trace, const st::Timeline& timeline, const Options& options) {
   const auto rows = st::self_times(timeline, {.by_shape = options.shapes, .python = options.python});
   int64_t sum = 0;
@@ -115,6 +157,8 @@ void print_trace(const st::Trace& trace, const Options& options) {
   const st::Timeline timeline(trace);
   print_head(trace, timeline);
   print_busy(trace, timeline);
+  print_work(timeline);
+  print_syncs(timeline);
   print_self_times(trace, timeline, options);
 }
 

@@ -28,6 +28,7 @@ std::vector<SelfTime> self_times(const Timeline& timeline, const SelfTimeOptions
     const Timeline::Node& node = timeline.nodes()[i];
     if (!node.span || event.kind == EventKind::gpu_annotation) continue;
     if (event.kind == EventKind::python && !options.python) continue;
+    if (options.lane != Timeline::none && event.lane != options.lane) continue;
     if (event.start_ns < options.begin_ns || event.start_ns >= options.end_ns) continue;
     const TraceDetails* const details = options.by_shape ? trace.details_of(event) : nullptr;
     const TextId shapes = details == nullptr ? 0 : details->shapes;

@@ -10,7 +10,8 @@
 
 namespace saturate {
 
-/// What the thread that trains did while the device was idle. The parts add up to the idle time exactly.
+/// What the thread that trains did while the device was idle. The parts add up to the idle time exactly. Where it did
+/// nothing that the trace shows, threads that launch as well (autograd's, of a backward pass on a GPU) answer for it.
 struct IdleTime {
   int64_t data_wait_ns = 0;        ///< in a range or frame that waits for the next batch
   int64_t synchronization_ns = 0;  ///< in a call that waits for the device, or reads a value from it
@@ -23,6 +24,7 @@ struct IdleTime {
 struct IdleGap {
   int64_t begin_ns = 0, end_ns = 0;
   uint32_t host_event = Timeline::none;  ///< what took most of it on the host: index into Trace::events
+  IdleTime idle;                         ///< of this gap
 };
 
 struct DeviceBusy {
@@ -52,5 +54,8 @@ struct BusyOptions {
 /// Of [begin_ns, end_ns), from the first step's begin to the last one's end when not given.
 BusyTime busy_time(const Timeline& timeline, const BusyOptions& options = {});
 BusyTime busy_time(const Timeline& timeline, int64_t begin_ns, int64_t end_ns, const BusyOptions& options = {});
+
+/// Of each step, parallel to Timeline::steps.
+std::vector<BusyTime> busy_time_of_steps(const Timeline& timeline, const BusyOptions& options = {});
 
 }  // namespace saturate

@@ -23,10 +23,11 @@ struct SelfTimeOptions {
   bool python = false;    ///< frames of the Python stack as well
   /// Only what begins in [begin_ns, end_ns).
   int64_t begin_ns = std::numeric_limits<int64_t>::min(), end_ns = std::numeric_limits<int64_t>::max();
+  uint32_t lane = Timeline::none;  ///< only of this lane; none: of all
 };
 
-/// Rows of all lanes, the most self time first. Projected annotations (EventKind::gpu_annotation) do no work and are
-/// left out.
+/// Rows of all lanes together, the most self time first. Projected annotations (EventKind::gpu_annotation) do no work
+/// and are left out.
 std::vector<SelfTime> self_times(const Timeline& timeline, const SelfTimeOptions& options = {});
 
 }  // namespace saturate

@@ -10,11 +10,13 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace saturate {
 
-/// One training step: the profiler's annotation ProfilerStep#n, by its own times.
+/// One training step: the profiler's annotation ProfilerStep#n, by its own times; in a trace without any, ranges that
+/// are named "step", counted from 0.
 struct TraceStep {
   int64_t number = -1;  ///< -1: the trace marks no steps, and the whole of it is taken for one
   int64_t begin_ns = 0, end_ns = 0;
@@ -59,15 +61,32 @@ class Timeline {
   /// DataLoader's next.
   bool waits_for_data(uint32_t event) const;
 
+  /// A lane's spans in the order of their begins, parents before children; Python's frames and projected annotations
+  /// left out.
+  const std::vector<uint32_t>& spans(uint32_t lane) const { return spans_[lane]; }
+  /// The innermost of them at a time; `none`: the lane has nothing there.
+  uint32_t innermost(uint32_t lane, int64_t time_ns) const;
+  /// The nearest event of a kind around another one, itself left out; `none`: it lies in none.
+  uint32_t around(uint32_t event, EventKind kind) const;
+  /// The runtime call that started the work of a device; `none`: the trace does not have it.
+  uint32_t launch_of(uint32_t device_event) const;
+  /// The operator that an event on a device belongs to, the innermost around its launch or else the one of its external
+  /// id; of an event on a thread, the innermost around it. `none`: not told.
+  uint32_t operator_of(uint32_t event) const;
+
  private:
   void nest();
   void find_steps();
   void find_main_lane();
+  void find_launches();
 
   const Trace* trace_;
   std::vector<Node> nodes_;
   std::vector<TraceStep> steps_;
-  std::vector<bool> data_waits_;  // by TextId
+  std::vector<bool> data_waits_;                            // by TextId
+  std::vector<std::vector<uint32_t>> spans_;                // by lane
+  std::vector<std::pair<int64_t, uint32_t>> launches_;      // correlation and runtime call, sorted
+  std::vector<std::pair<int64_t, uint32_t>> external_ids_;  // and operator, sorted; empty without a device
   uint32_t main_lane_ = none;
 };
 

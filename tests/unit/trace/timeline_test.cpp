@@ -89,6 +89,20 @@ TEST_CASE("a call inside of one of its own name counts once in the total") {
   CHECK(rows[0].total_ns == 100);
 }
 
+TEST_CASE("self times of one lane") {
+  TraceBuilder builder;
+  builder.op("f", 0, 100);
+  builder.add(st::EventKind::op, builder.cpu(2), "f", 0, 30);
+  const uint32_t second = builder.cpu(2);
+  const st::Trace trace = builder.done();
+  const st::Timeline timeline(trace);
+  REQUIRE(st::self_times(timeline).size() == 1);
+  CHECK(st::self_times(timeline)[0].self_ns == 130);
+  const auto rows = st::self_times(timeline, {.lane = second});
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].self_ns == 30);
+}
+
 TEST_CASE("self times of random trees and of clocks that disagree add up, and twice the same") {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
@@ -143,6 +157,70 @@ TEST_CASE("steps are the profiler's annotations, whole, whatever Python frame th
   CHECK(one.steps()[0].end_ns == 80);
 }
 
+TEST_CASE("ranges named step stand in for the profiler's annotations") {
+  const st::Trace trace = TraceBuilder().annotation("step", 10, 50).annotation("step", 60, 90).done();
+  const st::Timeline timeline(trace);
+  REQUIRE(timeline.steps().size() == 2);
+  CHECK(timeline.steps()[1].number == 1);
+  CHECK(timeline.steps()[1].begin_ns == 60);
+  const st::Trace both = TraceBuilder().annotation("step", 10, 50).step(7, 60, 90).done();
+  const st::Timeline profiler(both);
+  REQUIRE(profiler.steps().size() == 1);
+  CHECK(profiler.steps()[0].number == 7);
+}
+
+TEST_CASE("device work finds its launch and its operator") {
+  TraceBuilder builder;
+  builder.op("aten::linear", 0, 50).op("aten::addmm", 5, 40).launch("gemm", 10, 60, 90, 3).kernel("graph", 90, 95);
+  builder.details().external_id = 77;
+  builder.op("aten::relu", 55, 70);
+  builder.details().external_id = 77;
+  builder.kernel("orphan", 96, 99);
+  const st::Trace trace = builder.done();
+  const st::Timeline timeline(trace);
+  const auto find = [&](const std::string& name) {
+    for (uint32_t i = 0; i < trace.events.size(); ++i) {
+      if (trace.text(trace.events[i].name) == name) return i;
+    }
+    return st::Timeline::none;
+  };
+  CHECK(timeline.launch_of(find("gemm")) == find("cudaLaunchKernel"));
+  CHECK(timeline.operator_of(find("gemm")) == find("aten::addmm"));
+  CHECK(timeline.operator_of(find("graph")) == find("aten::relu"));
+  CHECK(timeline.launch_of(find("orphan")) == st::Timeline::none);
+  CHECK(timeline.operator_of(find("orphan")) == st::Timeline::none);
+  CHECK(timeline.operator_of(find("aten::addmm")) == find("aten::linear"));
+  CHECK(timeline.launch_of(find("aten::addmm")) == st::Timeline::none);
+}
+
+TEST_CASE("the innermost event at a time, as a search through all says") {
+  std::mt19937 random(11);
+  for (int round = 0; round < 100; ++round) {
+    TraceBuilder builder;
+    for (int i = 0; i < 40; ++i) {
+      const int64_t begin = static_cast<int64_t>(random() % 200);
+      builder.op(std::string(1, static_cast<char>('a' + random() % 5)), begin,
+                 begin + static_cast<int64_t>(random() % (1u << random() % 8)));
+    }
+    const st::Trace trace = builder.done();
+    const st::Timeline timeline(trace);
+    for (int64_t time = -1; time < 350; ++time) {
+      int64_t depth = -1, found_depth = -1;  // events at a time are one chain: the innermost is the deepest
+      const uint32_t found = timeline.innermost(0, time);
+      for (uint32_t i = 0; i < trace.events.size(); ++i) {
+        const auto& node = timeline.nodes()[i];
+        if (node.begin_ns > time || node.end_ns <= time) continue;
+        int64_t here = 0;
+        for (uint32_t at = i; at != st::Timeline::none; at = timeline.nodes()[at].parent) ++here;
+        depth = std::max(depth, here);
+        if (i == found) found_depth = here;
+      }
+      REQUIRE(found_depth == depth);
+      REQUIRE((found == st::Timeline::none) == (depth == -1));
+    }
+  }
+}
+
 TEST_CASE("a profile of Python's adds up") {
   const st::Trace trace = st::read_trace(SATURATE_SOURCE_DIR "/tests/data/traces/mlp.pt.trace.json.gz");
   const st::Timeline timeline(trace);
@@ -182,6 +260,39 @@ TEST_CASE("idle time of a device is what the host did meanwhile, and adds up") {
   CHECK(busy.threads[0].busy_ns == 500);
 }
 
+TEST_CASE("the thread of a backward pass answers where the one that trains shows nothing") {
+  TraceBuilder builder;
+  builder.step(0, 0, 1000).kernel("gemm", 0, 100);
+  builder.add(st::EventKind::op, builder.cpu(2), "autograd::engine::evaluate_function: MmBackward0", 100, 400);
+  builder.add(st::EventKind::runtime, builder.cpu(2), "cudaLaunchKernel", 300, 320);
+  builder.add(st::EventKind::op, builder.cpu(3), "worker", 0, 1000);  // launches nothing: none of the device's business
+  builder.runtime("cudaStreamSynchronize", 350, 450);
+  const st::Trace trace = builder.done();
+  const st::Timeline timeline(trace);
+  const st::BusyTime busy = st::busy_time(timeline);
+  REQUIRE(busy.devices.size() == 1);
+  CHECK(busy.devices[0].idle.launch_ns == 250);           // [100, 350)
+  CHECK(busy.devices[0].idle.synchronization_ns == 100);  // the one that trains first
+  CHECK(busy.devices[0].idle.no_event_ns == 550);
+  REQUIRE(busy.devices[0].gaps.size() == 1);
+  CHECK(busy.devices[0].gaps[0].idle.launch_ns == 250);
+  CHECK(trace.text(trace.events[busy.devices[0].gaps[0].host_event].name) == "ProfilerStep#0");
+}
+
+TEST_CASE("busy time of each step is that of its window") {
+  TraceBuilder builder;
+  builder.step(0, 0, 100).step(1, 120, 200).kernel("k", 50, 130).kernel("k", 150, 160).op("aten::mm", 10, 20);
+  const st::Trace trace = builder.done();
+  const st::Timeline timeline(trace);
+  const auto steps = st::busy_time_of_steps(timeline);
+  REQUIRE(steps.size() == 2);
+  CHECK(steps[0].devices[0].busy_ns == 50);
+  CHECK(steps[0].devices[0].idle.launch_ns == 10);
+  CHECK(steps[1].devices[0].busy_ns == 20);
+  CHECK(steps[1].devices[0].idle.total_ns() == 60);
+  CHECK(steps[0].threads[0].busy_ns == 10);
+}
+
 TEST_CASE("busy and idle add up whatever the trace") {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
@@ -192,7 +303,10 @@ TEST_CASE("busy and idle add up whatever the trace") {
       const int64_t end = begin + static_cast<int64_t>(random() % 60);
       switch (random() % 4) {
         case 0: builder.kernel("k", begin, end, static_cast<int64_t>(random() % 2)); break;
-        case 1: builder.runtime(random() % 2 ? "cudaDeviceSynchronize" : "cudaLaunchKernel", begin, end); break;
+        case 1:
+          builder.add(st::EventKind::runtime, builder.cpu(1 + static_cast<int64_t>(random() % 2)),
+                      random() % 2 ? "cudaDeviceSynchronize" : "cudaLaunchKernel", begin, end);
+          break;
         case 2: builder.op(random() % 2 ? "aten::mm" : "enumerate(DataLoader)#next", begin, end); break;
         default: builder.add(st::EventKind::python, builder.cpu(), "f", begin, end);
       }

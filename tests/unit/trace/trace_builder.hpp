@@ -35,6 +35,47 @@ class TraceBuilder {
   TraceBuilder& kernel(std::string_view name, int64_t begin, int64_t end, int64_t of_stream = 7) {
     return add(saturate::EventKind::kernel, stream(of_stream), name, begin, end);
   }
+  /// A call that launches, and what it launches.
+  TraceBuilder& launch(std::string_view name, int64_t call, int64_t begin, int64_t end, int32_t correlation,
+                       int64_t of_stream = 7) {
+    runtime("cudaLaunchKernel", call, call + 4);
+    trace_.events.back().correlation = correlation;
+    kernel(name, begin, end, of_stream);
+    trace_.events.back().correlation = correlation;
+    return *this;
+  }
+  TraceBuilder& copy(std::string_view name, int64_t begin, int64_t end, int64_t bytes) {
+    add(saturate::EventKind::memcpy, stream(), name, begin, end);
+    trace_.make_details(trace_.events.back()).bytes = bytes;
+    return *this;
+  }
+  TraceBuilder& annotation(std::string_view name, int64_t begin, int64_t end) {
+    return add(saturate::EventKind::annotation, cpu(), name, begin, end);
+  }
+  /// Links the event that was added last.
+  TraceBuilder& correlation(int32_t id) {
+    trace_.events.back().correlation = id;
+    return *this;
+  }
+  /// Details of the event that was added last.
+  saturate::TraceDetails& details() { return trace_.make_details(trace_.events.back()); }
+  saturate::TextId text(std::string_view text) { return trace_.intern(text); }
+  TraceBuilder& ranks(int rank, int world_size) {
+    trace_.rank = rank;
+    trace_.world_size = world_size;
+    return *this;
+  }
+  /// A kernel of NCCL: `elements` floats of a collective over `group` ranks.
+  TraceBuilder& collective(std::string_view kernel_name, std::string_view collective, int64_t begin, int64_t end,
+                           int64_t elements, int64_t group, int64_t of_stream = 20) {
+    kernel(kernel_name, begin, end, of_stream);
+    saturate::TraceDetails& told = details();
+    told.collective = text(collective);
+    told.message_type = text("Float");
+    told.message_elements = elements;
+    told.group_size = group;
+    return *this;
+  }
   saturate::Trace done() {
     trace_.sort();
     return std::move(trace_);
