@@ -4,6 +4,7 @@
 #include "../optim/cpu_kernel.hpp"
 #include "../optim/loops.hpp"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <c10/util/SmallVector.h>
 
@@ -176,6 +177,7 @@ double host_norm(const std::vector<at::Tensor>& tensors, double p) {
 }
 
 double clip_units_on_host(at::Tensor& grad, const at::Tensor& parameter, double clip_factor, double eps) {
+  at::assert_no_internal_overlap(grad);
   const Units grad_units(grad), parameter_units(parameter);
   // A unit a chunk of at least 32 Ki elements, so that few small ones do not start all threads. Added in the order of
   // the units, whatever the number of threads: the sums of one chunk first.
@@ -196,6 +198,7 @@ double clip_units_on_host(at::Tensor& grad, const at::Tensor& parameter, double 
       });
     });
   });
+  grad.unsafeGetTensorImpl()->bump_version();
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 

@@ -18,6 +18,7 @@ double host_norm(const std::vector<at::Tensor>& tensors, double p);
 /// Scales each unit of `grad` (a row along dimension 0; a whole tensor of one dimension or none) by
 /// min(1, clip_factor * max(|unit of parameter|, eps) / max(|unit of grad|, 1e-6)).
 /// @return the sum of squares of grad before.
+/// @throws c10::Error, with nothing changed, when elements of `grad` share memory, as LibTorch's mul_ does.
 double clip_units_on_host(at::Tensor& grad, const at::Tensor& parameter, double clip_factor, double eps);
 
 }  // namespace saturate::detail

@@ -160,6 +160,18 @@ TEST_CASE("adaptive clipping is LibTorch's arithmetic, over dtypes and layouts")
   }
 }
 
+TEST_CASE("adaptive clipping counts as a change in place, and refuses elements that share memory") {
+  const at::Tensor parameter = torch::full({2, 3}, 1e-3);
+  std::vector<at::Tensor> gradients = {torch::ones({2, 3})};
+  const auto version = gradients[0]._version();
+  clipped(st::AdaptiveGradClip{}, gradients, {parameter});
+  CHECK(gradients[0]._version() > version);
+  CHECK(gradients[0].max().item<float>() < 1);
+  gradients[0] = torch::ones({1, 3}).expand({2, 3});
+  CHECK_THROWS_AS(clipped(st::AdaptiveGradClip{}, gradients, {parameter}), c10::Error);
+  CHECK(gradients[0].equal(torch::ones({2, 3})));
+}
+
 TEST_CASE("norms do not overflow whatever the gradients' dtype, and mixed dtypes have one norm") {
   std::vector<at::Tensor> half{torch::full({4}, 40000.0, at::kHalf)};
   CHECK(st::ClipGradNorm{1.0}.clip(half).norm.item<double>() == 80000.0);
