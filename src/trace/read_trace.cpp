@@ -61,13 +61,11 @@ std::string place(std::size_t byte) { return " at byte " + std::to_string(byte);
 
 bool is_trace_file(const std::string& name) { return name.ends_with(".json") || name.ends_with(".json.gz"); }
 
-}  // namespace
-
-Trace read_trace(const std::string& path, const ReadTraceOptions& options) {
+trace::TraceHandler parse_trace(const std::string& path, const ReadTraceOptions& options, int64_t base_ns) {
   trace::InputFile file(path);
   JsonStream stream(file);
   if (stream.Peek() == '\0' && stream.Tell() == 0) throw DataError(path + " is empty");
-  trace::TraceHandler handler(path, options);
+  trace::TraceHandler handler(path, options, base_ns);
   rapidjson::Reader reader;
   constexpr unsigned flags =
       rapidjson::kParseNumbersAsStringsFlag | rapidjson::kParseNanAndInfFlag | rapidjson::kParseIterativeFlag;
@@ -76,6 +74,15 @@ Trace read_trace(const std::string& path, const ReadTraceOptions& options) {
     if (!handler.problem().empty()) throw DataError(path + place(result.Offset()) + ": " + handler.problem());
     fail_parse(path, result, stream.ended());
   }
+  return handler;
+}
+
+}  // namespace
+
+Trace read_trace(const std::string& path, const ReadTraceOptions& options) {
+  trace::TraceHandler handler = parse_trace(path, options, 0);
+  // Some versions of the profiler write it behind the events: a second time over the file, rather than all of it kept.
+  if (handler.judged_too_early()) handler = parse_trace(path, options, handler.base_ns());
   return handler.finish();
 }
 

@@ -3,9 +3,11 @@
 
 #include "saturate/error.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <unordered_map>
 #include <utility>
 
@@ -43,6 +45,17 @@ enum class TraceHandler::Arg : uint8_t {
 
 namespace {
 
+// Nanoseconds. So that no sum or difference of two of them, and a duration, leaves 64 bits.
+constexpr int64_t most_time = 4'000'000'000'000'000'000, most_duration = 1'000'000'000'000'000'000;
+constexpr int64_t no_time = std::numeric_limits<int64_t>::max();
+constexpr auto dropped = std::numeric_limits<std::size_t>::max();
+
+bool outside(int64_t time, int64_t most) { return time < -most || time > most; }
+
+std::string bad_number(const char* what, std::string_view text) {
+  return '"' + std::string(what) + "\" is " + std::string(text.substr(0, 40)) + ", which is no time";
+}
+
 int64_t whole(std::string_view text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -55,12 +68,15 @@ int64_t whole(std::string_view text) {
 void add_quoted(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
     if (static_cast<unsigned char>(c) < 0x20) {
-      out += ' ';
-    } else {
-      out += c;
+      constexpr char digits[] = "0123456789abcdef";
+      out += "\\u00";
+      out += digits[c >> 4];
+      out += digits[c & 15];
+      continue;
     }
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
   }
   out += '"';
 }
@@ -70,12 +86,14 @@ int32_t product_of(std::string_view list) {
   int64_t product = 1;
   const char *at = list.data(), *const end = at + list.size();
   while (at < end) {
-    int64_t factor = 0;
+    int32_t factor = 0;
     const auto parsed = std::from_chars(at, end, factor);
+    if (parsed.ec == std::errc::result_out_of_range || factor < 0) return -1;
     if (parsed.ec == std::errc()) product *= factor;
+    if (product >= int64_t{1} << 31) return -1;
     at = parsed.ptr == at ? at + 1 : parsed.ptr;
   }
-  return product > 0 && product < (int64_t{1} << 31) ? static_cast<int32_t>(product) : -1;
+  return product > 0 ? static_cast<int32_t>(product) : -1;
 }
 
 bool is_device_kind(EventKind kind) {
@@ -86,10 +104,11 @@ bool is_device_kind(EventKind kind) {
 }  // namespace
 
 int64_t nanoseconds(std::string_view text) {
-  const bool negative = !text.empty() && text[0] == '-';
+  if (text.empty()) return no_time;
+  const bool negative = text[0] == '-';
   std::size_t at = negative ? 1 : 0;
   int64_t number = 0;
-  for (; at < text.size() && text[at] >= '0' && text[at] <= '9' && number < int64_t{1} << 52; ++at) {
+  for (; at < text.size() && text[at] >= '0' && text[at] <= '9' && number < 900'000'000'000'000; ++at) {
     number = number * 10 + (text[at] - '0');
   }
   int decimals = 0;
@@ -101,14 +120,17 @@ int64_t nanoseconds(std::string_view text) {
     }
   }
   if (at != text.size()) {  // an exponent
-    const double value = std::strtod(std::string(text).c_str(), nullptr) * 1e3;
-    return std::abs(value) < 9e18 ? std::llround(value) : 0;
+    const std::string copy(text);
+    char* end = nullptr;
+    const double value = std::strtod(copy.c_str(), &end) * 1e3;
+    return end == copy.c_str() + copy.size() && std::abs(value) < 9e18 ? std::llround(value) : no_time;
   }
   for (; decimals < 3; ++decimals) number *= 10;
   return negative ? -number : number;
 }
 
-TraceHandler::TraceHandler(const std::string& path, const ReadTraceOptions& options) : options_(options) {
+TraceHandler::TraceHandler(const std::string& path, const ReadTraceOptions& options, int64_t base_ns)
+    : options_(options), base_ns_(base_ns) {
   trace_.name = path;
 }
 
@@ -234,12 +256,14 @@ bool TraceHandler::value(std::string_view text, bool quoted) {
     }
   } else if (in_events()) {
     if (depth_ == events_depth_ + 1) event_value(text, quoted);
+    return problem_.empty();
   } else if (section_ == Section::devices && depth_ == 3) {
     device_value(text);
   } else if (section_ == Section::distributed && depth_ == 2) {
     distributed_value(text);
   } else if (depth_ == 1) {
     header_value(text);
+    return problem_.empty();
   }
   return true;
 }
@@ -264,7 +288,10 @@ void TraceHandler::event_value(std::string_view text, bool quoted) {
     case Field::pid: event_.pid = place_id(text, quoted); break;
     case Field::tid: event_.tid = place_id(text, quoted); break;
     case Field::time: event_.time = nanoseconds(text); break;
-    case Field::duration: event_.duration = nanoseconds(text); break;
+    case Field::duration:
+      event_.duration = nanoseconds(text);
+      if (outside(event_.duration, most_duration)) problem_ = bad_number("dur", text);
+      break;
     case Field::id: event_.id = place_id(text, quoted); break;
     case Field::args:
     case Field::other: break;
@@ -277,7 +304,11 @@ void TraceHandler::arg_value(std::string_view text, bool) {
     case Arg::unknown: return;
     case Arg::name:
     case Arg::labels: event_.arg_name = trace_.intern(text); return;
-    case Arg::correlation: event_.correlation = whole(text); return;
+    case Arg::correlation: {
+      const int64_t number = whole(text);
+      event_.correlation = number < 0 || number > std::numeric_limits<int32_t>::max() ? -1 : number;
+      return;
+    }
     case Arg::external_id: d.external_id = whole(text); break;
     case Arg::sequence: d.sequence = whole(text); break;
     case Arg::forward_thread: d.forward_thread = whole(text); break;
@@ -306,9 +337,13 @@ void TraceHandler::arg_value(std::string_view text, bool) {
 }
 
 void TraceHandler::header_value(std::string_view text) {
-  if (key_ == "baseTimeNanoseconds")
+  if (key_ == "baseTimeNanoseconds") {
+    const int64_t before = base_ns_;
     base_ns_ = whole(text);
-  else if (key_ == "host_name")
+    if (outside(base_ns_, most_time)) problem_ = bad_number("baseTimeNanoseconds", text);
+    if (saw_events_ && base_ns_ != before) base_came_late_ = true;
+  }
+  if (key_ == "host_name")
     trace_.host = text;
   else if (key_ == "with_flops")
     trace_.with_flops = whole(text) > 0;
@@ -321,6 +356,7 @@ void TraceHandler::header_value(std::string_view text) {
 }
 
 void TraceHandler::device_value(std::string_view text) {
+  if (trace_.devices.empty()) return;  // a value that is in no device
   TraceDevice& device = trace_.devices.back();
   if (key_ == "id")
     device.id = whole(text);
@@ -370,8 +406,18 @@ EventKind TraceHandler::kind_of(TextId category, TextId name) {
   return kinds_[category] = found == known.end() ? EventKind::other : found->second;
 }
 
+bool TraceHandler::wanted(int64_t time) const {
+  const int64_t at = time + base_ns_;
+  return (!options_.from_ns || at >= *options_.from_ns) && (!options_.to_ns || at < *options_.to_ns);
+}
+
 bool TraceHandler::end_event() {
   const Event& event = event_;
+  constexpr std::string_view timed = "XBEiIsf";
+  if (event.phase != 0 && timed.find(event.phase) != timed.npos && outside(event.time, most_time)) {
+    problem_ = "an event (\"" + trace_.text(event.name) + "\") has no \"ts\" that is a time in microseconds";
+    return false;
+  }
   switch (event.phase) {
     case 'X':
     case 'B':
@@ -381,7 +427,7 @@ bool TraceHandler::end_event() {
     case 'M': add_metadata(event); break;
     case 's':
     case 'f':
-      if (options_.keep_flows) {
+      if (options_.keep_flows && wanted(event.time)) {
         const std::string& category = trace_.text(event.category);
         trace_.flows.push_back({.id = event.id,
                                 .time_ns = event.time,
@@ -401,10 +447,12 @@ bool TraceHandler::end_event() {
 }
 
 void TraceHandler::add(const Event& event, EventKind kind) {
-  if (kind == EventKind::python && !options_.keep_python) return;
-  if (trace_.text(event.category) == "Trace") return;  // how long the profiler ran
-  const int64_t at = event.time + base_ns_;
-  if ((options_.from_ns && at < *options_.from_ns) || (options_.to_ns && at >= *options_.to_ns)) return;
+  const bool left_out = (kind == EventKind::python && !options_.keep_python) ||
+                        trace_.text(event.category) == "Trace";  // how long the profiler ran
+  if (left_out || !wanted(event.time)) {
+    if (event.phase == 'B') open_[trace_.lane(event.pid, event.tid)].push_back(dropped);  // its "E" will come
+    return;
+  }
   if (event.phase == 'i' && kind != EventKind::memory) return;  // marks of the page, like the end of the record
   TraceEvent added{.start_ns = event.time,
                    .duration_ns = event.duration < 0 ? 0 : event.duration,
@@ -424,9 +472,11 @@ void TraceHandler::add(const Event& event, EventKind kind) {
 void TraceHandler::end_span(const Event& event, EventKind) {
   auto& open = open_[trace_.lane(event.pid, event.tid)];
   if (open.empty()) return;
-  TraceEvent& begun = trace_.events[open.back()];
-  begun.duration_ns = std::max<int64_t>(event.time - begun.start_ns, 0);
+  const std::size_t place = open.back();
   open.pop_back();
+  if (place == dropped) return;
+  TraceEvent& begun = trace_.events[place];
+  begun.duration_ns = std::clamp<int64_t>(event.time - begun.start_ns, 0, most_duration);
 }
 
 void TraceHandler::add_metadata(const Event& event) {

@@ -6,6 +6,7 @@
 
 #include <rapidjson/reader.h>
 
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -13,12 +14,14 @@
 
 namespace saturate::trace {
 
-/// Nanoseconds in a number of microseconds as JSON writes it, exact to the last of three decimals.
+/// Nanoseconds in a number of microseconds as JSON writes it, exact to the last of three decimals; the largest int64_t
+/// when it is no number, or too large.
 int64_t nanoseconds(std::string_view microseconds);
 
 class TraceHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, TraceHandler> {
  public:
-  TraceHandler(const std::string& path, const ReadTraceOptions& options);
+  /// @param base_ns the file's "baseTimeNanoseconds", where it is known before it is read
+  TraceHandler(const std::string& path, const ReadTraceOptions& options, int64_t base_ns = 0);
 
   // RapidJSON's names. False ends the reading.
   bool Null() { return value("null", false); }
@@ -34,6 +37,9 @@ class TraceHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Trac
 
   /// Why reading was ended; empty: it was not.
   const std::string& problem() const { return problem_; }
+  int64_t base_ns() const { return base_ns_; }
+  /// Events were judged by from_ns and to_ns before the file told what their times count from.
+  bool judged_too_early() const { return base_came_late_ && (options_.from_ns || options_.to_ns); }
   /// Once, when all has been read. @throws DataError it was no trace.
   Trace finish();
 
@@ -44,7 +50,7 @@ class TraceHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Trac
   struct Event {
     char phase = 0;
     TextId category = 0, name = 0, arg_name = 0;
-    int64_t pid = 0, tid = 0, time = 0, duration = 0, id = 0, correlation = -1;
+    int64_t pid = 0, tid = 0, time = std::numeric_limits<int64_t>::max(), duration = 0, id = 0, correlation = -1;
     bool has_details = false;
     TraceDetails details;
   };
@@ -59,6 +65,7 @@ class TraceHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Trac
   bool capturing() const { return depth_ >= args_depth_ + 2; }
   bool in_events() const { return section_ == Section::events; }
   bool close();
+  bool wanted(int64_t time) const;
   bool end_event();
   void end_span(const Event& event, EventKind kind);
   void add(const Event& event, EventKind kind);
@@ -69,7 +76,7 @@ class TraceHandler : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Trac
   Trace trace_;
   std::string problem_;
   int64_t base_ns_ = 0;
-  bool saw_events_ = false, saw_phase_ = false, root_is_array_ = false;
+  bool saw_events_ = false, saw_phase_ = false, root_is_array_ = false, base_came_late_ = false;
 
   int depth_ = 0;  // open objects and arrays
   Section section_ = Section::none;

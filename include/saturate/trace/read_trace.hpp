@@ -12,8 +12,8 @@
 namespace saturate {
 
 struct ReadTraceOptions {
-  /// Only events that begin in [from_ns, to_ns) of the file's clock (TraceEvent::start_ns + Trace::origin_ns). What is
-  /// outside is parsed and dropped: memory holds what is kept.
+  /// Only events and flows that begin in [from_ns, to_ns) of the file's clock (TraceEvent::start_ns +
+  /// Trace::origin_ns). What is outside is parsed and dropped: memory holds what is kept.
   std::optional<int64_t> from_ns, to_ns;
   bool keep_python = true;  ///< frames of the Python stack (with_stack=True), often most of a file
   bool keep_flows = true;
@@ -21,7 +21,8 @@ struct ReadTraceOptions {
   int64_t max_events = 200'000'000;
 };
 
-/// The file is read once, front to back, in pieces of 256 KiB: memory is needed for the Trace, not for the text.
+/// The file is read once (twice for a part of the time, when its time of origin comes last), front to back, in pieces
+/// of 256 KiB: memory is needed for the Trace, not for the text.
 /// @throws DataError, naming the file, and the place in it where there is one: it cannot be opened, is empty, cut off,
 /// damaged (JSON or gzip), or no trace; more events than max_events.
 Trace read_trace(const std::string& path, const ReadTraceOptions& options = {});

@@ -224,6 +224,76 @@ TEST_CASE("read_trace: what is no trace says so") {
           .events.size() == 1);
 }
 
+TEST_CASE("read_trace: a part of the time, when the file tells last what its times count from") {
+  TraceFolder folder;
+  const std::string events = R"("traceEvents": [
+    {"ph": "X", "name": "a", "ts": 1, "dur": 1, "pid": 1, "tid": 1},
+    {"ph": "s", "id": 1, "ts": 1, "pid": 1, "tid": 1, "cat": "ac2g", "name": "ac2g"},
+    {"ph": "X", "name": "b", "ts": 5, "dur": 1, "pid": 1, "tid": 1},
+    {"ph": "f", "id": 1, "ts": 5, "pid": 1, "tid": 1, "cat": "ac2g", "name": "ac2g"}])";
+  const std::string base = R"("baseTimeNanoseconds": 1000000)";
+  const std::string first = folder.write("first.json", "{" + base + "," + events + "}");
+  const std::string last = folder.write("last.json", "{" + events + "," + base + "}");
+  for (const std::string& path : {first, last}) {
+    const st::Trace trace = st::read_trace(path, {.from_ns = 1'004'000});
+    REQUIRE(trace.events.size() == 1);
+    CHECK(trace.text(trace.events[0].name) == "b");
+    CHECK(trace.origin_ns == 1'005'000);
+    REQUIRE(trace.flows.size() == 1);  // of the same part
+    CHECK(trace.flows[0].finish);
+    CHECK(st::read_trace(path, {.to_ns = 1'004'000}).events.size() == 1);
+    CHECK(st::read_trace(path).events.size() == 2);
+  }
+}
+
+TEST_CASE("read_trace: the end of a range that is left out ends no other") {
+  TraceFolder folder;
+  const std::string path = folder.write("a.json", R"([
+    {"ph": "B", "name": "outer", "ts": 1, "pid": 1, "tid": 1},
+    {"ph": "B", "name": "inner", "cat": "python_function", "ts": 3, "pid": 1, "tid": 1},
+    {"ph": "E", "ts": 4, "pid": 1, "tid": 1}, {"ph": "E", "ts": 9, "pid": 1, "tid": 1}])");
+  for (const st::ReadTraceOptions& options :
+       {st::ReadTraceOptions{.to_ns = 2000}, st::ReadTraceOptions{.keep_python = false}}) {
+    const st::Trace trace = st::read_trace(path, options);
+    REQUIRE(trace.events.size() == 1);
+    CHECK(trace.events[0].duration_ns == 8000);
+  }
+}
+
+TEST_CASE("read_trace: a time that is none is an error, not the year 1970") {
+  TraceFolder folder;
+  const auto with = [&](const std::string& times) {
+    return folder.write("t.json", R"([{"ph": "X", "name": "a", "pid": 1, "tid": 1)" + times + "}]");
+  };
+  for (const char* times : {"", R"(, "ts": NaN)", R"(, "ts": "soon")", R"(, "ts": "")", R"(, "ts": 1e300)",
+                            R"(, "ts": 45000000000000000)", R"(, "ts": 99999999999999999999)"}) {
+    CHECK_THROWS_MATCHES(st::read_trace(with(times)), st::DataError,
+                         MessageMatches(ContainsSubstring("t.json at byte") && ContainsSubstring("\"ts\"")));
+  }
+  CHECK_THROWS_MATCHES(st::read_trace(with(R"(, "ts": 1, "dur": 1e18)")), st::DataError,
+                       MessageMatches(ContainsSubstring("\"dur\" is 1e18")));
+  CHECK(st::read_trace(with(R"(, "ts": 1790857026123456.789)")).origin_ns == 1'790'857'026'123'456'789);
+  CHECK(st::read_trace(with(R"(, "ts": -2.5e0)")).origin_ns == -2500);
+}
+
+TEST_CASE("read_trace: texts of arguments stay JSON; numbers that do not fit are unknown") {
+  TraceFolder folder;
+  const st::Trace trace =
+      st::read_trace(folder.write("a.json", R"([{"ph": "X", "name": "a", "ts": 1, "dur": 1, "pid": 1,
+    "tid": 1, "args": {"Concrete Inputs": ["a\"b\\c\n\t\u001f"], "correlation": 4294967297,
+    "grid": [4294967296, 4294967296, 4294967296]}}])"));
+  const std::string values = trace.text(trace.details_of(trace.events[0])->values);
+  CHECK(nlohmann::json::parse(values)[0] == "a\"b\\c\n\t\u001f");
+  CHECK(trace.events[0].correlation == -1);
+  CHECK(trace.details_of(trace.events[0])->grid_blocks == -1);
+}
+
+TEST_CASE("read_trace: device properties of another form are left alone") {
+  TraceFolder folder;
+  const std::string path = folder.write("a.json", R"({"deviceProperties": [[{"id": 1}, 5]], "traceEvents": []})");
+  CHECK(st::read_trace(path).devices.empty());
+}
+
 TEST_CASE("read_traces: one a rank, in their order") {
   TraceFolder folder;
   const auto of_rank = [](int rank) {
