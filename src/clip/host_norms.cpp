@@ -9,6 +9,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 #include <type_traits>
@@ -188,8 +189,10 @@ double clip_units_on_host(at::Tensor& grad, const at::Tensor& parameter, double 
     with_host_type(parameter.scalar_type(), [&](auto parameter_type) {
       auto* const values = grad.mutable_data_ptr<decltype(grad_type)>();
       const auto* const weights = parameter.const_data_ptr<decltype(parameter_type)>();
-      at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
-        for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t chunks = static_cast<int64_t>(sums.size());
+      std::atomic<int64_t> next{0};
+      optim::cpu::on_threads(std::min<int64_t>(chunks, at::get_num_threads()), [&] {
+        for (int64_t chunk = next++; chunk < chunks; chunk = next++) {
           const int64_t last = std::min(grad_units.count, (chunk + 1) * in_chunk);
           for (int64_t unit = chunk * in_chunk; unit < last; ++unit) {
             sums[chunk] += clip_units(values, grad_units, weights, parameter_units, clip_factor, eps, unit);

@@ -15,7 +15,8 @@ namespace {
 // system holds up does not keep the others waiting.
 constexpr int64_t share = 32768;
 
-// at::parallel_for is a template that needs OpenMP in this library too, whose runtime need not be LibTorch's.
+}  // namespace
+
 // TensorIterator's loop is compiled inside LibTorch and runs on its threads: here over a byte a thread, never touched.
 void on_threads(int64_t threads, c10::function_ref<void()> work) {
   if (threads == 1) return work();
@@ -29,8 +30,6 @@ void on_threads(int64_t threads, c10::function_ref<void()> work) {
                       .build();
   iterator.for_each([&](char**, const int64_t*, int64_t) { work(); }, /*grain_size=*/1);
 }
-
-}  // namespace
 
 Blocks::Blocks(at::TensorList tensors) {
   start_.reserve(tensors.size() + 1);

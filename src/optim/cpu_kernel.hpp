@@ -15,6 +15,10 @@
 
 namespace saturate::optim::cpu {
 
+/// Calls `work` on that many of LibTorch's threads. at::parallel_for is a template that needs OpenMP in this library
+/// too, whose runtime need not be LibTorch's; without it all would run on one thread.
+void on_threads(int64_t threads, c10::function_ref<void()> work);
+
 /// Part of a tensor, small enough for the first cache to hold what a kernel works on.
 struct Block {
   std::size_t tensor;

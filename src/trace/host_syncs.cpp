@@ -31,6 +31,11 @@ bool is_sync(const Trace& trace, const TraceEvent& event) {
   return event.kind == EventKind::op && is_in(reading_operators, trace.text(event.name));
 }
 
+// The optimizers' fused kernels read their step counts on the CPU, and do not on a GPU: nothing that anybody put there.
+bool is_fused(const Trace& trace, const TraceEvent& event) {
+  return event.kind == EventKind::op && trace.text(event.name).starts_with("aten::_fused_");
+}
+
 // Step around a time, of those in the order of their begins; -1: none.
 int64_t step_at(const std::vector<TraceStep>& steps, int64_t time) {
   const auto after =
@@ -62,7 +67,7 @@ HostSyncs host_syncs(const Timeline& timeline) {
     const Timeline::Node& node = timeline.nodes()[i];
     const bool around = node.parent != Timeline::none && waits[node.parent];
     const bool here = is_sync(trace, trace.events[i]);
-    waits[i] = around || here;
+    waits[i] = around || here || is_fused(trace, trace.events[i]);
     if (around || !here) continue;
     const int64_t step = step_at(result.steps, node.begin_ns);
     if (step < 0) continue;

@@ -30,7 +30,8 @@ struct HostSyncs {
 /// Calls that wait (cudaDeviceSynchronize, cudaStreamSynchronize, cudaEventSynchronize, a blocking cudaMemcpy, and
 /// their names in the driver's interface) and operators that read a value on the host (item, is_nonzero, equal) or need
 /// one for their result's shape (nonzero, masked_select, unique). One inside of another counts once, by the outer name.
-/// On the CPU such operators wait for nothing, but would on a GPU. What lies outside of all steps is left out.
+/// On the CPU such operators wait for nothing, but would on a GPU. Reads of a fused optimizer kernel (`aten::_fused_*`,
+/// on the CPU only) are left out, as OpCounter does. What lies outside of all steps is left out.
 HostSyncs host_syncs(const Timeline& timeline);
 
 /// Which step has more than `per_step` waits, and who made them; empty: none has.

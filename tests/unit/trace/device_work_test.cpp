@@ -90,6 +90,7 @@ TEST_CASE("host_syncs: counted once each, with the range that called") {
   builder.step(0, 10, 100).step(1, 110, 200);
   builder.add(st::EventKind::annotation, builder.cpu(), "logging", 20, 60);
   builder.op("aten::item", 30, 50).op("aten::_local_scalar_dense", 31, 49).runtime("cudaStreamSynchronize", 35, 48);
+  builder.op("aten::_fused_adamw_", 61, 69).op("aten::item", 62, 65);
   builder.op("aten::to", 120, 150).runtime("cudaStreamSynchronize", 130, 149);
   builder.runtime("cudaDeviceSynchronize", 160, 170).runtime("cudaLaunchKernel", 180, 185);
   const st::Trace trace = builder.done();
