@@ -45,8 +45,7 @@ class Checkpoint {
   /// What is saved from now on; fit calls it when it begins, every rank together. In a loop of your own: once, and then
   /// save() where you like. Trainer and loader stay where they are.
   /// @throws StateError, on every rank: the optimizer's state cannot be saved (torch::optim); the folder holds newer
-  /// checkpoints than this run is (resume() was left out, or it is another run's), or only those of another number of
-  /// ranks.
+  /// checkpoints than this run is (resume() was left out, or it is another run's), or any of another number of ranks.
   template <class Trainer, class Loader>
   void bind(Trainer& trainer, Loader& loader) {
     const checkpoint::detail::Run<Trainer, Loader> run(trainer, loader);
@@ -60,6 +59,8 @@ class Checkpoint {
   void save();
 
   void on_step(const StepEvent& event);
+  /// When everybody has been told of an evaluation, whatever stands where in the Trainer's list.
+  void after_evaluation();
   void on_epoch_end(const EpochEnd& event);
   void on_fit_end(const FitEnd& event);
 
@@ -80,22 +81,22 @@ class Checkpoint {
   CheckpointOptions options_;
   std::shared_ptr<Bound> bound_;
   int64_t last_ = -1;
-  bool due_ = false;
+  bool due_ = false;  // at the epoch's end
+  bool due_after_evaluation_ = false;
 };
 
 /// Loads the newest checkpoint that every rank has whole, called by every rank before fit. Give it a Trainer, model and
 /// loader as the saved run began with.
 /// @return where the run stands now; nothing: there is no checkpoint.
-/// @throws StateError, ConfigError or DataError, on every rank: what is there does not fit or is torn. Make a new
-/// Trainer before trying anything else.
+/// @throws StateError, ConfigError or DataError, on every rank at once: what is there does not fit on one of them, or
+/// is torn. Make a new Trainer before trying anything else.
 template <class Model, class Loss, class... Policies, class Loader>
 std::optional<TrainerState> resume(Trainer<Model, Loss, Policies...>& trainer, Loader& loader,
                                    const std::string& folder) {
   const checkpoint::detail::Run<Trainer<Model, Loss, Policies...>, Loader> run(trainer, loader);
-  const distributed::ProcessGroup group = run.group();
-  const auto saved = checkpoint::Folder(folder, group).newest();
+  const auto saved = checkpoint::Folder(folder, run.group()).newest();
   if (!saved) return std::nullopt;
-  checkpoint::on_all_ranks(group, "resume", [&] { run.load(saved->shared, saved->own); });
+  run.load(saved->shared, saved->own);
   return trainer.state();
 }
 

@@ -81,10 +81,12 @@ concept MemoryFormatPolicy = requires(const P& policy, torch::nn::Module& module
 /// - `by_itself()`: an object around a forward and backward without other ranks; `run(window)`: around a window's;
 /// - `any_out_of_memory(here)`, asked after each attempt at a window when TrainerOptions::on_oom halves micro-batches:
 ///   every rank starts the window again, or none;
-/// - `require_even(windows, batches)` when fit begins (nullopt: not known); `any_has_data(here)` before each window,
-/// and
-///   `join_window()` where this rank has none; `any_stops(here)`, and `agree_to_stop(here)` at an epoch's end;
-/// - `scaled_by(scale)` before a window; `after_step(refused, optimizer)` after the update.
+/// - `require_even(windows, batches)` when fit begins (nullopt: not known); `any_has_data(batches)` before each window,
+///   and `join_window()` where this rank has none; `any_stops(here)`, and `agree_to_stop(here)` at an epoch's end;
+/// - `before_step(batches)` and `before_evaluation()` before a window and an evaluation by hand;
+/// - `scaled_by(scale)` before a window; `after_step(refused, optimizer)` after the update;
+/// - `check_optimizer(optimizer)` and `attach(module, device)` when the Trainer is made; `device()`: where to train;
+///   `group()`: whose ranks save together; and, as any policy, `validate()`, `bind(trainer, loader)` and events.
 template <class P>
 concept DistributedPolicy = requires(P& policy, at::Tensor& tensor, double& count) {
   policy.micro_step(true);

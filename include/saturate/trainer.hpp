@@ -49,6 +49,9 @@ class Trainer {
     if constexpr (requires { step_.policies.schedule().check_groups(std::size_t{}); }) {
       step_.policies.schedule().check_groups(detail::group_count(*step_.optimizer));
     }
+    if constexpr (requires { step_.policies.distributed().check_optimizer(*step_.optimizer); }) {
+      step_.policies.distributed().check_optimizer(*step_.optimizer);
+    }
     detail::set_up_model(module(), *step_.optimizer, device, step_.policies.accumulation().micro_batches());
     step_.policies.memory_format().convert(module());
     step_.device = device;
@@ -76,6 +79,7 @@ class Trainer {
   /// parameters, optimizer state and step number as they were, and no gradients behind.
   template <class Window>
   StepResult step(const Window& window) {
+    before_step(batches_in(window));
     const StepResult result = counted(run_step(window));
     step_.optimizer->wait();
     return result;
@@ -84,6 +88,7 @@ class Trainer {
   /// Takes part in a step for which only other ranks have data (UnevenInputs::join; fit does it).
   template <class Batch>
   StepResult step_without_data() {
+    before_step(1);
     const StepResult result = counted(step_.template without_data<Batch>());
     step_.optimizer->wait();
     return result;
@@ -93,6 +98,9 @@ class Trainer {
   /// the modules are restored, also after an exception.
   template <class Loader>
   Metrics evaluate(Loader&& loader) {
+    if constexpr (requires { step_.policies.distributed().before_evaluation(); }) {
+      step_.policies.distributed().before_evaluation();
+    }
     return detail::evaluate(step_, module(), loader);
   }
 
@@ -138,6 +146,21 @@ class Trainer {
  private:
   template <class>
   friend class detail::Loop;
+
+  /// A window by hand: ranks may have different numbers of them.
+  void before_step(int64_t batches) {
+    if constexpr (requires { step_.policies.distributed().before_step(batches); }) {
+      step_.policies.distributed().before_step(batches);
+    }
+  }
+  template <class Window>
+  static int64_t batches_in(const Window& window) {
+    if constexpr (BatchLike<Window>) {
+      return 1;
+    } else {
+      return static_cast<int64_t>(std::ranges::size(window));
+    }
+  }
 
   StepResult counted(StepResult result) {
     ++state_.window;

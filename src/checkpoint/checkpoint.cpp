@@ -41,15 +41,15 @@ void Checkpoint::bind(Source source) {
   const TrainerState state = source.state();
   checkpoint::on_all_ranks(source.group, "Checkpoint", [&] { source.shared(); });  // what it can say is said now
   checkpoint::Folder folder(options_.folder, source.group);
+  folder.refuse_other_ranks();  // files that ranks share have the same names
   std::vector<int64_t> checkpoints = folder.complete();
-  if (checkpoints.empty()) folder.refuse_other_ranks();
   if (!checkpoints.empty() && checkpoints.back() > state.window) {
     throw StateError(c10::str("Checkpoint: ", options_.folder, " holds a checkpoint of window ", checkpoints.back(),
                               ", this run is at window ", state.window,
                               ": call resume(trainer, loader, folder) first, or give another folder"));
   }
   std::string token = source.group.gather_text(new_token())[0];
-  due_ = false;
+  due_ = due_after_evaluation_ = false;
   last_ = !checkpoints.empty() && checkpoints.back() == state.window ? state.window : -1;
   bound_ =
       std::make_shared<Bound>(Bound{std::move(source), std::move(folder), std::move(token), std::move(checkpoints)});
@@ -58,7 +58,7 @@ void Checkpoint::bind(Source source) {
 void Checkpoint::save() {
   if (bound_ == nullptr) throw StateError("Checkpoint: bind(trainer, loader) comes before save()");
   Bound& bound = *bound_;
-  due_ = false;
+  due_ = due_after_evaluation_ = false;
   const int64_t window = bound.source.state().window;
   bound.folder.save(window, c10::str(bound.token, "-", window), bound.source.shared(), bound.source.own());
   last_ = window;
@@ -73,7 +73,13 @@ void Checkpoint::on_step(const StepEvent& event) {
   if (bound_ == nullptr) throw StateError("Checkpoint: bind(trainer, loader) comes before training");
   // Ranks may be at different places of their data.
   due_ = bound_->source.group.any(!bound_->source.within_epoch());
-  if (!due_) save();
+  due_after_evaluation_ = !due_ && event.evaluates;
+  if (!due_ && !due_after_evaluation_) save();
+}
+
+// What it has changed (ReduceLrOnPlateau, random streams) is of this window, and not done again by a run that goes on.
+void Checkpoint::after_evaluation() {
+  if (due_after_evaluation_) save();
 }
 
 void Checkpoint::on_epoch_end(const EpochEnd&) {

@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <exception>
+#include <optional>
 #include <typeinfo>
 #include <utility>
 
@@ -24,6 +25,19 @@ bool is_of_communication(const std::exception& error) {
          std::string(typeid(error).name()).find("gloo") != std::string::npos;
 }
 
+/// Where a rank is, as it tells the others. Above 0: before a window of so many batches.
+constexpr int64_t within_fit = 0, out_of_data = -1, before_an_evaluation = -2, before_fit = -3;
+
+std::string place_text(int64_t place) {
+  switch (place) {
+    case within_fit: return "in the middle of fit";
+    case out_of_data: return "at the end of the data";
+    case before_an_evaluation: return "before an evaluation";
+    case before_fit: return "before fit";
+    default: return place == 1 ? "before a window" : c10::str("before a window of ", place, " batches");
+  }
+}
+
 }  // namespace
 
 /// The window's loss on its way: known before the last backward, wanted after it.
@@ -34,20 +48,53 @@ struct Ddp::PendingLoss {
   c10::intrusive_ptr<c10d::Work> work;
 };
 
-/// Goes round on the CPU, beside everything else.
-struct Ddp::PendingStop {
-  explicit PendingStop(const distributed::ProcessGroup& group) : group(group.beside("stop")) {}
+/// What ranks ask each other on their CPUs, beside everything else.
+struct Ddp::Hosts {
+  /// Place, -place, yes: their highest over all ranks, which is the same for any question.
+  struct Question {
+    at::Tensor words;
+    c10::intrusive_ptr<c10d::Work> work;
+  };
 
-  /// What has been asked last, if anything.
+  explicit Hosts(const distributed::ProcessGroup& group) : group(group.beside("stop")) {}
+
+  Question ask(int64_t place, bool yes) const {
+    Question question{at::zeros({3}, at::kLong), {}};
+    auto* words = question.words.mutable_data_ptr<int64_t>();
+    words[0] = place;
+    words[1] = -place;
+    words[2] = yes ? 1 : 0;
+    std::vector<at::Tensor> tensors{question.words};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    options.timeout = group.timeout();
+    question.work = group.c10d()->allreduce(tensors, options);
+    return question;
+  }
+
+  /// Whether any rank says yes. @throws ConfigError, on every rank: they are at different places.
+  bool answer(const Question& question, int64_t place) const {
+    group.run("all_reduce " + place_text(place), [&] { question.work->wait(); });
+    const auto* words = question.words.const_data_ptr<int64_t>();
+    if (words[0] == -words[1]) return words[2] != 0;
+    throw ConfigError(c10::str("Ddp: some ranks are ", place_text(words[0]), ", others ", place_text(-words[1]),
+                               " (this is rank ", group.rank(), ", ", place_text(place),
+                               "), and would wait for each other for ever. Ranks fit, train windows and evaluate "
+                               "together, equally often: shard the data equally, or, without SyncBatchNorm, let ranks "
+                               "join: UnevenInputs::join"));
+  }
+
+  bool together(int64_t place, bool yes = false) const { return answer(ask(place, yes), place); }
+
+  /// What has been asked last about stopping, if anything.
   bool settle() {
-    if (work == nullptr) return false;
-    group.run("agreeing to stop", [&] { std::exchange(work, nullptr)->wait(); });
-    return flag.item<int>() != 0;
+    if (!stop) return false;
+    const Question asked = std::move(*std::exchange(stop, std::nullopt));
+    return answer(asked, within_fit);
   }
 
   distributed::ProcessGroup group;
-  at::Tensor flag;
-  c10::intrusive_ptr<c10d::Work> work;
+  std::optional<Question> stop;  // under way
 };
 
 Ddp::Ddp(distributed::ProcessGroup group, DdpOptions options, UnevenInputs uneven)
@@ -65,7 +112,8 @@ void Ddp::attach(torch::nn::Module& module, c10::Device device) {
         "would wait for it. Shard the data equally (LoaderOptions: ranks, and Uneven::pad or drop)");
   }
   ddp_ = std::make_shared<distributed::DistributedDataParallel>(module, group_, options_, distributed::Reduction::sum);
-  stop_ = std::make_shared<PendingStop>(group_);
+  hosts_ = std::make_shared<Hosts>(group_);
+  module_ = &module;
 }
 
 std::optional<distributed::DistributedDataParallel::MicroStep> Ddp::micro_step(bool last) {
@@ -77,9 +125,15 @@ std::optional<distributed::DistributedDataParallel::MicroStep> Ddp::micro_step(b
 Ddp::ByItself::ByItself(Ddp& ddp) : loss_(ddp.loss_), before_(std::exchange(loss_->sum, at::Tensor())) {
   if (!ddp.alone()) micro_step_.emplace(ddp.ddp_.get(), /*last=*/false);
   loss_->last = false;
+  if (!ddp.forwards_together_) return;
+  apart_ = ddp.module_;
+  distributed::normalize_alone(*apart_, true);
 }
 
-Ddp::ByItself::~ByItself() { loss_->sum = before_; }
+Ddp::ByItself::~ByItself() {
+  if (apart_ != nullptr) distributed::normalize_alone(*apart_, false);
+  loss_->sum = before_;
+}
 
 Ddp::ByItself Ddp::by_itself() { return ByItself(*this); }
 
@@ -153,7 +207,7 @@ bool Ddp::any_out_of_memory(bool here) {
       send_loss(at::zeros({}, at::TensorOptions(group_.device()).dtype(at::kDouble)));
     });
   }
-  if (!stop_->group.any(here)) return false;  // between the CPUs: no GPU is waited for
+  if (!hosts_->group.any(here)) return false;  // between the CPUs: no GPU is waited for
   group_.run("all_reduce of the loss", [&] { loss_->work->wait(); });
   loss_->work = nullptr;
   loss_->sum = at::Tensor();
@@ -163,7 +217,8 @@ bool Ddp::any_out_of_memory(bool here) {
 
 void Ddp::require_even(std::optional<int64_t> windows, std::optional<int64_t> batches) {
   if (alone()) return;
-  stop_->settle();  // of an earlier fit
+  hosts_->settle();  // of an earlier fit
+  hosts_->together(before_fit);
   if (uneven_ == UnevenInputs::join) return;
   const std::optional<int64_t> count = forwards_together_ ? batches : windows;
   looks_at_windows_ = !count;
@@ -178,23 +233,24 @@ void Ddp::require_even(std::optional<int64_t> windows, std::optional<int64_t> ba
   }
 }
 
-bool Ddp::any_has_data(bool here) const {
-  if (alone()) return here;
-  if (uneven_ == UnevenInputs::join) return group_.any(here);
-  return looks_at_windows_ ? every_has_data(here) : here;
+bool Ddp::any_has_data(int64_t batches) const {
+  if (alone()) return batches > 0;
+  if (uneven_ == UnevenInputs::join) return group_.any(batches > 0);
+  if (looks_at_windows_) hosts_->together(place_of(batches));
+  return batches > 0;
 }
 
-bool Ddp::every_has_data(bool here) const {
-  const at::Tensor flags = at::zeros({2}, at::kInt);  // some rank has data, some rank has none
-  flags[here ? 0 : 1].fill_(1);
-  stop_->group.all_reduce(flags, distributed::ReduceOp::max);
-  const bool some = flags[0].item<int>() != 0;
-  if (some && flags[1].item<int>() != 0) {
-    throw ConfigError(c10::str("Ddp: this epoch is over for some ranks and not for others (rank ", group_.rank(),
-                               here ? " has" : " has not", " another window): the others would wait for ever. Shard ",
-                               "the data equally, or let ranks join: UnevenInputs::join"));
-  }
-  return some;
+int64_t Ddp::place_of(int64_t batches) const {
+  if (batches < 1) return out_of_data;
+  return forwards_together_ ? batches : 1;
+}
+
+void Ddp::before_step(int64_t batches) const {
+  if (!alone()) hosts_->together(place_of(batches));
+}
+
+void Ddp::before_evaluation() const {
+  if (!alone()) hosts_->together(before_an_evaluation);
 }
 
 void Ddp::join_window() {
@@ -206,20 +262,15 @@ void Ddp::join_window() {
 
 bool Ddp::any_stops(bool here) {
   if (alone()) return here;
-  const bool stops = stop_->settle();
-  stop_->flag = at::full({}, here ? 1 : 0, at::kInt);
-  std::vector<at::Tensor> tensors{stop_->flag};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
-  options.timeout = group_.timeout();
-  stop_->work = stop_->group.c10d()->allreduce(tensors, options);
+  const bool stops = hosts_->settle();
+  hosts_->stop = hosts_->ask(within_fit, here);
   return stops;
 }
 
 bool Ddp::agree_to_stop(bool here) {
   if (alone()) return here;
-  const bool stops = stop_->settle();
-  return stop_->group.any(here) || stops;
+  const bool stops = hosts_->settle();
+  return hosts_->together(within_fit, here) || stops;
 }
 
 void Ddp::run(const std::function<void()>& window) const {

@@ -216,12 +216,13 @@ double SyncBatchNormImpl::average_factor() {
 }
 
 at::Tensor SyncBatchNormImpl::synced(const at::Tensor& input) {
+  const ProcessGroup group = alone_ ? ProcessGroup() : *group_;
   std::optional<BatchStatistics> of_all;
   {
     const at::NoGradGuard no_grad;
-    of_all.emplace(group_->all_gather(local_statistics(input.detach())));
+    of_all.emplace(group.all_gather(local_statistics(input.detach())));
     // Every rank has one value or none then, so that all of them look.
-    if (input.numel() <= input.size(1) && of_all->count.item<double>() <= 1) {
+    if (!alone_ && input.numel() <= input.size(1) && of_all->count.item<double>() <= 1) {
       throw ConfigError(c10::str("SyncBatchNorm: an input of shape ", input.sizes(),
                                  " in training mode: all ranks together have no more than one value a channel"));
     }
@@ -230,7 +231,7 @@ at::Tensor SyncBatchNormImpl::synced(const at::Tensor& input) {
   const auto where_affine = [&](const at::Tensor& tensor) {
     return options.affine() ? std::optional<at::Tensor>(tensor) : std::nullopt;
   };
-  return SyncedNorm::apply(input, where_affine(weight), where_affine(bias), *of_all, *group_, options.eps());
+  return SyncedNorm::apply(input, where_affine(weight), where_affine(bias), *of_all, group, options.eps());
 }
 
 void SyncBatchNormImpl::update_statistics(const at::Tensor& mean, const at::Tensor& unbiased_variance) {
@@ -307,6 +308,12 @@ bool has_sync_batch_norm(const torch::nn::Module& module) {
     found = found || (layer != nullptr && layer->group() && layer->group()->world_size() > 1);
   });
   return found;
+}
+
+void normalize_alone(torch::nn::Module& module, bool alone) {
+  module.apply([&](torch::nn::Module& part) {
+    if (auto* layer = part.as<SyncBatchNormImpl>()) layer->normalize_alone(alone);
+  });
 }
 
 }  // namespace saturate::distributed

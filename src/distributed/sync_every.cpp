@@ -250,11 +250,11 @@ SyncEvery::EvaluationScope::~EvaluationScope() {
   --policy_->state_->evaluating;
 }
 
-void SyncEvery::refuse(const optim::Optimizer& optimizer) const {
+void SyncEvery::check_optimizer(const optim::Optimizer& optimizer) const {
   if (alone() || dynamic_cast<const distributed::ShardedOptimizer*>(&optimizer) == nullptr) return;
   throw ConfigError(
-      "SyncEvery: ShardedOptimizer keeps one state for all ranks, and here each rank steps on its own gradients. "
-      "Give it the inner optimizer, or use Ddp");
+      "SyncEvery: ShardedOptimizer keeps one state for all ranks, and here each rank steps on its own gradients. Give "
+      "it the inner optimizer, or use Ddp");
 }
 
 void SyncEvery::require_even(std::optional<int64_t> windows, std::optional<int64_t>) const {

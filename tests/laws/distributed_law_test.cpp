@@ -15,6 +15,7 @@
 #include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -402,6 +403,20 @@ class UnknownLength {
   std::vector<Batch> batches_;
 };
 
+/// Refused on this rank, at once and by name.
+template <class Run>
+void check_refused(RankChecks& check, const std::string& words, const Run& run) {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    run();
+    check(false, "no error: " + words);
+  } catch (const st::Error& error) {
+    check(dynamic_cast<const st::ConfigError*>(&error) != nullptr, std::string("another error: ") + error.what());
+    check(std::string(error.what()).find(words) != std::string::npos, error.what());
+  }
+  check(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30), "late: " + words);
+}
+
 const support::RankEntry unknown_length("unknown length", [](const ProcessGroup& group, RankChecks& check) {
   const auto train = [&](int64_t count) {
     std::vector<Batch> batches;
@@ -416,12 +431,45 @@ const support::RankEntry unknown_length("unknown length", [](const ProcessGroup&
     return result.steps;
   };
   check(train(3) == 6, "unknown length, as many on all: other steps");
-  try {
-    train(group.rank() == 0 ? 3 : 2);
-    check(false, "unknown length: no error where a rank has fewer windows");
-  } catch (const st::ConfigError& error) {
-    check(std::string(error.what()).find("UnevenInputs::join") != std::string::npos, error.what());
-  }
+  check_refused(check, "others at the end of the data", [&] { train(group.rank() == 0 ? 3 : 2); });
+});
+
+const support::RankEntry unknown_batches("unknown length, SyncBatchNorm", [](const ProcessGroup& group,
+                                                                             RankChecks& check) {
+  torch::nn::Sequential net(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4));
+  support::dist::convert_sync_batch_norm(*net, group);
+  st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Accumulate{2},
+                      st::Ddp(group));
+  const UnknownLength even(std::vector<Batch>(4, support::classes(4, 1)));
+  check(trainer.fit(even).windows == 2, "as many batches on all: other windows");
+  // As many windows, and ranks meet in every forward.
+  const UnknownLength uneven(std::vector<Batch>(static_cast<std::size_t>(3 + group.rank()), support::classes(4, 1)));
+  check_refused(check, "before a window of 2 batches", [&] { trainer.fit(uneven); });
+});
+
+// Nothing says beforehand how many there are.
+const support::RankEntry by_hand("by hand", [](const ProcessGroup& group, RankChecks& check) {
+  const std::vector<Batch> batches(2, support::classes(4, group.rank()));
+  const auto train = [&](auto then_on_rank_1) {
+    Mlp net = support::seeded<Mlp>(3);
+    st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{}, st::Ddp(group));
+    for (int64_t window = 0; window < 2; ++window) trainer.step(batches[0]);
+    check(trainer.evaluate(batches).contains("loss"), "by hand: no loss");
+    const auto before = support::clones(net->parameters());
+    try {
+      if (group.rank() == 1) then_on_rank_1(trainer);
+      if (group.rank() != 1) trainer.step(batches[0]);
+    } catch (...) {
+      check(support::same_bits(support::clones(net->parameters()), before), "by hand: refused, and parameters changed");
+      throw;
+    }
+  };
+  check_refused(check, "some ranks are before a window, others before an evaluation",
+                [&] { train([&](auto& trainer) { trainer.evaluate(batches); }); });
+  check_refused(check, "some ranks are before a window, others before fit",
+                [&] { train([&](auto& trainer) { trainer.fit(batches); }); });
+  check_refused(check, "some ranks are before a window, others at the end of the data",
+                [&] { train([&](auto& trainer) { trainer.step(std::vector<Batch>()); }); });
 });
 
 // What a rank does by itself leaves nothing behind for the others, nor for its own next step.
@@ -453,6 +501,28 @@ const support::RankEntry probes("probes", [](const ProcessGroup& group, RankChec
   const auto plain = train(false, false);
   check(support::same_bits(train(true, false), plain), "probes change the steps or their losses");
   check(support::same_bits(train(true, true), plain), "a failed probe on one rank changes the steps or their losses");
+});
+
+// Ranks that probe do not meet in SyncBatchNorm, even where the others do not probe.
+const support::RankEntry probes_apart("probes, SyncBatchNorm", [](const ProcessGroup& group, RankChecks& check) {
+  const auto train = [&](bool probe) {
+    torch::manual_seed(3);
+    torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 4));
+    support::dist::convert_sync_batch_norm(*net, group);
+    st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.1}), st::CrossEntropy{},
+                        st::Ddp(group, small_buckets()));
+    for (int64_t window = 0; window < 3; ++window) {
+      const Batch batch = support::classes(8, 10 * window + group.rank());
+      if (probe && group.rank() == 0) trainer.fits(batch, {.limit_bytes = int64_t{1} << 40, .probe_sizes = {1, 4}});
+      trainer.step(batch);
+    }
+    auto result = support::clones(net->parameters());
+    for (const at::Tensor& buffer : net->buffers()) result.push_back(buffer.clone());
+    return result;
+  };
+  const auto plain = train(false);
+  check(support::same_bits(train(true), plain), "SyncBatchNorm: a probe on one rank changes the steps");
+  check(support::same_on_all_ranks(group, plain), "SyncBatchNorm: ranks differ");
 });
 
 const support::RankEntry stop("stop", [](const ProcessGroup& group, RankChecks& check) {
@@ -520,10 +590,16 @@ TEST_CASE("Ddp: ranks with different numbers of windows join, or are refused", "
 
 TEST_CASE("Ddp: ranks whose loaders know no length notice that one has fewer windows", "[multi]") {
   support::check_ranks(2, "unknown length");
+  support::check_ranks(2, "unknown length, SyncBatchNorm");
+}
+
+TEST_CASE("Ddp: windows by hand of which one rank has fewer are an error on every rank", "[multi]") {
+  support::check_ranks(3, "by hand");
 }
 
 TEST_CASE("Ddp: a probe of memory is nobody else's, also when it fails", "[multi]") {
   support::check_ranks(2, "probes");
+  support::check_ranks(2, "probes, SyncBatchNorm");
 }
 
 TEST_CASE("Ddp: with SyncBatchNorm ranks have as many batches", "[multi]") {

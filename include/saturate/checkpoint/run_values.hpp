@@ -4,6 +4,7 @@
 #pragma once
 
 #include "saturate/averaging/averaged_weights.hpp"
+#include "saturate/checkpoint/folder.hpp"
 #include "saturate/checkpoint/values.hpp"
 #include "saturate/distributed/comm_hook.hpp"
 #include "saturate/distributed/process_group.hpp"
@@ -161,15 +162,30 @@ class Run<Trainer<Model, Loss, Policies...>, Loader> {
     return values;
   }
 
-  /// @throws StateError or ConfigError what was saved does not fit. The model has not been changed then.
+  /// Called by every rank. In parts, after each of which ranks agree that all are well: an optimizer may load together
+  /// with the other ranks' (ShardedOptimizer), and none may wait there for one that has failed before.
+  /// @throws StateError or ConfigError, on every rank: what was saved does not fit. The model has not been changed
+  /// then.
   void load(Values values, const Values& own) const {
-    values.merge(own);
-    check_tensors(values, module());
-    if constexpr (HasPlace<Loader>) {
-      loader_->load_state(std::remove_cvref_t<decltype(loader_->state())>::parse(values.text("loader")));
-    }
-    get_state(values, trainer_->optimizer());
-    each([&](auto& policy) { load_policy(values, policy); });
+    const auto part = [ranks = group()](const auto& work) { on_all_ranks(ranks, "resume", work); };
+    optim::OptimizerState optimizer;
+    part([&] {
+      values.merge(own);
+      check_tensors(values, module());
+      get(values, optimizer);
+      if constexpr (HasPlace<Loader>) {
+        loader_->load_state(std::remove_cvref_t<decltype(loader_->state())>::parse(values.text("loader")));
+      }
+    });
+    part([&] { trainer_->optimizer().load_state(optimizer); });
+    part([&] {
+      each([&](auto& policy) { load_policy(values, policy); });
+      load_rest(values);
+    });
+  }
+
+ private:
+  void load_rest(const Values& values) const {
     get_parameters(values, module());
     get_buffers(values, module());
     TrainerState state = trainer_->state();
@@ -177,8 +193,6 @@ class Run<Trainer<Model, Loss, Policies...>, Loader> {
     trainer_->load_state(state);
     get_random(values, trainer_->device());
   }
-
- private:
   template <class P>
   static void load_policy(const Values& values, P& policy) {
     if constexpr (HasScaler<P>) get_state(values, policy.scaler());

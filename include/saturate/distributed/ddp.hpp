@@ -24,8 +24,8 @@ using distributed::DdpOptions;
 
 /// What Ddp does when ranks have different numbers of windows in an epoch.
 enum class UnevenInputs {
-  /// A ConfigError on every rank: when fit begins, or, where no loader knows its length, at the window that one has and
-  /// another has not (which ranks then tell each other before every window).
+  /// A ConfigError on every rank: when fit begins, or, where no loader knows its length and in windows by hand
+  /// (Trainer::step), at the window that one has and another has not (which ranks then tell each other before each).
   refuse,
   join,  ///< a rank that has no more data joins the others' steps with nothing, until all are done
 };
@@ -71,9 +71,14 @@ class Ddp {
   /// @throws ConfigError, on every rank: their numbers of windows (with SyncBatchNorm: of batches) in an epoch differ,
   /// and they do not join.
   void require_even(std::optional<int64_t> windows, std::optional<int64_t> batches);
-  /// Whether any rank has data for one more window.
-  /// @throws ConfigError, on every rank: another one has, this one has not, and they do not join.
-  bool any_has_data(bool here) const;
+  /// @param batches that this rank has for one more window. @return whether any rank has data for it.
+  /// @throws ConfigError, on every rank, where no loader knows its length: one has a window and another has not (with
+  /// SyncBatchNorm: one of as many batches), and they do not join.
+  bool any_has_data(int64_t batches) const;
+  /// Before a window by hand, of so many batches on this rank, and before an evaluation by hand: a small all-reduce
+  /// between the CPUs. @throws ConfigError, on every rank: another one does something else.
+  void before_step(int64_t batches) const;
+  void before_evaluation() const;
   /// A window of which this rank has nothing, up to finish().
   void join_window();
   /// Whether any rank wants to stop: known on all of them one window later, without waiting.
@@ -89,9 +94,9 @@ class Ddp {
  private:
   bool alone() const { return group_.world_size() == 1; }
   void send_loss(const at::Tensor& local);
-  bool every_has_data(bool here) const;
+  int64_t place_of(int64_t batches) const;
   struct PendingLoss;
-  struct PendingStop;
+  struct Hosts;
 
   distributed::ProcessGroup group_;
   DdpOptions options_;
@@ -100,7 +105,8 @@ class Ddp {
   bool looks_at_windows_ = false;   // no loader knows its length
   std::shared_ptr<distributed::DistributedDataParallel> ddp_;  // none with one process
   std::shared_ptr<PendingLoss> loss_;
-  std::shared_ptr<PendingStop> stop_;
+  std::shared_ptr<Hosts> hosts_;
+  torch::nn::Module* module_ = nullptr;
 };
 static_assert(DistributedPolicy<Ddp>);
 
@@ -115,6 +121,7 @@ class Ddp::ByItself {
   std::shared_ptr<PendingLoss> loss_;
   at::Tensor before_;
   std::optional<distributed::DistributedDataParallel::MicroStep> micro_step_;
+  torch::nn::Module* apart_ = nullptr;  // whose SyncBatchNorm is this rank's alone meanwhile
 };
 
 }  // namespace saturate

@@ -48,6 +48,8 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, t
   /// Called by every rank. With a group of one process this is BatchNorm.
   void synchronize_over(ProcessGroup group) { group_ = std::move(group); }
   const std::optional<ProcessGroup>& group() const { return group_; }
+  /// From now on training forwards are of this rank's batch, and wait for nobody; false: of all ranks' again.
+  void normalize_alone(bool alone) { alone_ = alone; }
   void pretty_print(std::ostream& stream) const override;
 
  protected:
@@ -61,6 +63,7 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, t
   void update_statistics(const at::Tensor& mean, const at::Tensor& unbiased_variance);
 
   std::optional<ProcessGroup> group_;
+  bool alone_ = false;
 };
 TORCH_MODULE(SyncBatchNorm);
 
@@ -75,5 +78,8 @@ int64_t convert_sync_batch_norm(torch::nn::Module& module, const ProcessGroup& g
 
 /// Whether a training forward of the model waits for other ranks.
 bool has_sync_batch_norm(const torch::nn::Module& module);
+
+/// SyncBatchNormImpl::normalize_alone of every layer.
+void normalize_alone(torch::nn::Module& module, bool alone);
 
 }  // namespace saturate::distributed

@@ -60,11 +60,8 @@ class SyncEvery {
   /// @throws ConfigError the model is on another kind of device, or has SyncBatchNorm. @throws StateError, on every
   /// rank: models differ.
   void attach(torch::nn::Module& module, c10::Device device);
-  /// When fit begins. @throws ConfigError a ShardedOptimizer.
-  template <class Trainer, class Loader>
-  void bind(Trainer& trainer, Loader&) const {
-    refuse(trainer.optimizer());
-  }
+  /// When the Trainer is made. @throws ConfigError a ShardedOptimizer.
+  void check_optimizer(const optim::Optimizer& optimizer) const;
   std::optional<c10::Device> device() const { return group_.device(); }
 
   detail::NothingScope micro_step(bool) { return {}; }
@@ -116,7 +113,6 @@ class SyncEvery {
   struct State;
   bool alone() const { return group_.world_size() == 1; }
   bool check_in() const;
-  void refuse(const optim::Optimizer& optimizer) const;
   at::Tensor share() const;
 
   distributed::ProcessGroup group_;

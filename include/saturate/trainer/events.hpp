@@ -45,8 +45,9 @@ struct StepEvent {
   at::Tensor loss_sum;  ///< 0-dim, summed over the window's targets
   at::Tensor count;     ///< 0-dim number of targets; undefined when `host_count` holds it
   double host_count = 0;
-  at::Tensor grad_norm;  ///< 0-dim, before clipping; undefined without clipping
-  at::Tensor refused;    ///< 0-dim, 1 when the step was refused; undefined when no step can be
+  at::Tensor grad_norm;    ///< 0-dim, before clipping; undefined without clipping
+  at::Tensor refused;      ///< 0-dim, 1 when the step was refused; undefined when no step can be
+  bool evaluates = false;  ///< an evaluation follows, before the next window
 };
 
 struct LogEvent {

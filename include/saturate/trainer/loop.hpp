@@ -203,14 +203,14 @@ class Loop {
       const Timer wait;
       windows.next(window);
       meter.waited(wait.seconds());
-      if (!any_has_data(!window.empty())) break;
+      if (!any_has_data(static_cast<int64_t>(window.size()))) break;
       any = true;
       const StepResult result = step(window);
       window.clear();  // the loader's slots are free again before callbacks run
       meter.trained(result);
-      tell(step_event(result), meter);
-      if (meter.log_due()) log(meter);
       evaluated = meter.evaluate_due(state);
+      tell(step_event(result, evaluated && validates<Validation>), meter);
+      if (meter.log_due()) log(meter);
       if (evaluated) evaluate(validation, meter);
     }
     if (!any) log::warn("fit: the loader gave no batch: fewer samples than one batch, and drop_last leaves those out?");
@@ -231,11 +231,11 @@ class Loop {
     }
     return state.stop;
   }
-  bool any_has_data(bool here) {
-    if constexpr (requires { policies().distributed().any_has_data(here); }) {
-      return policies().distributed().any_has_data(here);
+  bool any_has_data(int64_t batches) {
+    if constexpr (requires { policies().distributed().any_has_data(batches); }) {
+      return policies().distributed().any_has_data(batches);
     } else {
-      return here;
+      return batches > 0;
     }
   }
   template <class Batch>
@@ -246,24 +246,33 @@ class Loop {
     return trainer_.counted(trainer_.run_step(window));
   }
 
-  StepEvent step_event(const StepResult& result) {
+  template <class Validation>
+  static constexpr bool validates = !std::is_same_v<std::remove_cvref_t<Validation>, NoValidation>;
+
+  StepEvent step_event(const StepResult& result, bool evaluates) {
     return {.state = trainer_.state_,
             .loss_sum = result.loss_sum,
             .count = result.count.device,
             .host_count = result.count.host,
             .grad_norm = result.grad_norm,
-            .refused = result.refused};
+            .refused = result.refused,
+            .evaluates = evaluates};
   }
 
   void log(FitMeter& meter) { tell(meter.log(trainer_.state_, trainer_.learning_rate()), meter); }
 
   template <class Validation>
   void evaluate(Validation& validation, FitMeter& meter) {
-    if constexpr (!std::is_same_v<std::remove_cvref_t<Validation>, NoValidation>) {
+    if constexpr (validates<Validation>) {
       const Timer timer;
-      const Metrics metrics = trainer_.evaluate(validation);
+      const Metrics metrics = detail::evaluate(trainer_.step_, trainer_.module(), validation);
       meter.leave_out(timer.seconds());
       tell(EvaluateEvent{trainer_.state_, metrics}, meter);
+      const Timer after;
+      policies().for_each([](auto& policy) {
+        if constexpr (requires { policy.after_evaluation(); }) policy.after_evaluation();
+      });
+      meter.leave_out(after.seconds());
     }
   }
 

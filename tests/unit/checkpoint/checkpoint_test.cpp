@@ -7,10 +7,12 @@
 #include "saturate/data/prefetch_loader.hpp"
 #include "saturate/data/tensor_source.hpp"
 #include "saturate/distributed/ddp.hpp"
+#include "saturate/distributed/sharded_optimizer.hpp"
 #include "saturate/error.hpp"
 #include "saturate/optim/adamw.hpp"
 #include "saturate/optim/sgd.hpp"
 #include "saturate/schedule/decay.hpp"
+#include "saturate/schedule/reduce_lr_on_plateau.hpp"
 #include "saturate/schedule/warmup.hpp"
 #include "saturate/trainer.hpp"
 
@@ -20,6 +22,7 @@
 
 #include <sys/stat.h>
 #include <unistd.h>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -362,6 +365,53 @@ TEST_CASE("resume: a checkpoint of another number of ranks is an error, not a ne
                        MessageMatches(ContainsSubstring("another number of ranks")));
 }
 
+TEST_CASE("Checkpoint: never writes beside checkpoints of another number of ranks", "[checkpoint]") {
+  const Temporary folder;
+  const ProcessGroup alone;
+  run(alone, folder.path(), every(4, folder.path()), ThrowAfter{9});
+  const ck::Folder files(folder.path(), alone);
+  write(folder.path() + "/000000000012.rank-0-of-2", "whatever");
+  write(files.run_file(12), "what both share");
+  CHECK_THROWS_MATCHES(run(alone, folder.path(), every(4, folder.path())), st::StateError,
+                       MessageMatches(ContainsSubstring("another number of ranks")));
+  CHECK(files.complete() == std::vector<int64_t>{4, 8});
+  CHECK(content_of(files.run_file(12)) == "what both share");
+}
+
+TEST_CASE("law 5: an evaluation of the window that was saved is not missed", "[law][checkpoint]") {
+  const ProcessGroup alone;
+  const Temporary folder;
+  const std::vector<support::Batch> validation(1, support::classes(8, 2));
+  const auto fit = [&](bool resumes, auto... policies) {
+    Net net = support::seeded<Net>(3);
+    st::Trainer trainer(net, st::optim::SGD(net->parameters(), {.lr = 0.5}), st::CrossEntropy{}, policies...);
+    const auto loader = loader_of(alone);
+    torch::manual_seed(17);
+    if (resumes) CHECK(st::resume(trainer, *loader, folder.path())->window == 4);
+    CHECK_FALSE((resumes && trainer.state().epoch > 0));
+    try {
+      trainer.fit(*loader, validation, {.evaluate_every = 2});
+    } catch (const std::runtime_error& error) {
+      CHECK(std::string(error.what()) == "killed");
+    }
+    auto bits = support::clones(net->parameters());
+    const st::PlateauState plateau = trainer.template policy<st::ReduceLrOnPlateau>().state();
+    CHECK(plateau.observations == trainer.state().window / 2);
+    bits.push_back(torch::tensor(plateau.factor, at::kDouble));
+    return bits;
+  };
+  // The loss falls: every evaluation but the first halves the rate.
+  const st::ReduceLrOnPlateau plateau({.mode = st::PlateauMode::max, .reduce_by = 0.5, .patience = 0});
+  const auto whole = fit(false, plateau);
+  CHECK(whole.back().item<double>() < 0.01);
+  fit(false, plateau, every(2, folder.path()), ThrowAfter{5});
+  CHECK(support::same_bits(fit(true, plateau), whole));
+  // Wherever Checkpoint stands.
+  std::system(("rm " + folder.path() + "/*").c_str());
+  fit(false, every(2, folder.path()), plateau, ThrowAfter{5});
+  CHECK(support::same_bits(fit(true, plateau), whole));
+}
+
 TEST_CASE("Checkpoint: batches that do not know their place are saved at ends of epochs", "[checkpoint]") {
   const Temporary folder;
   const ProcessGroup alone;
@@ -443,6 +493,42 @@ const support::RankEntry other_model("checkpoint, other model", [](const Process
   }
 });
 
+// An optimizer whose ranks load together: none waits there for one that has failed before.
+const support::RankEntry sharded("checkpoint, sharded", [](const ProcessGroup& group, RankChecks& check) {
+  const std::string folder = std::getenv("SATURATE_TEST_FOLDER");
+  const auto with = [&](unsigned seed, auto use) {
+    Net net = support::seeded<Net>(3);
+    st::distributed::ShardedOptimizer optimizer(group, net->parameters(), [](std::vector<at::Tensor> params) {
+      return st::optim::AdamW(std::move(params), {.lr = 0.05});
+    });
+    st::Trainer trainer(net, std::move(optimizer), st::CrossEntropy{}, st::Ddp(group), every(3, folder));
+    const auto [x, y] = support::classes(40, 5);
+    Loader loader(st::data::TensorSource(x, y),
+                  {.batch_size = 2, .shuffle = true, .seed = seed, .rank = group.rank(), .ranks = group.world_size()});
+    use(trainer, loader);
+    return support::clones(net->parameters());
+  };
+  const auto trained = with(4, [](auto& trainer, auto& loader) { trainer.fit(loader); });
+  const auto resumed = with(4, [&](auto& trainer, auto& loader) {
+    check(st::resume(trainer, loader, folder).has_value(), "nothing to resume");
+  });
+  check(support::same_bits(resumed, trained), "sharded: other parameters after resuming");
+  for (const int failing : {0, 1}) {
+    const auto begin = std::chrono::steady_clock::now();
+    with(group.rank() == failing ? 9 : 4, [&](auto& trainer, auto& loader) {
+      const auto before = support::clones(trainer.model()->parameters());
+      try {
+        st::resume(trainer, loader, folder);
+        check(false, "no error");
+      } catch (const st::Error& error) {
+        check(std::string(error.what()).find("seed") != std::string::npos, error.what());
+      }
+      check(support::same_bits(support::clones(trainer.model()->parameters()), before), "parameters have changed");
+    });
+    check(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30), "an error only after the timeout");
+  }
+});
+
 }  // namespace
 
 TEST_CASE("law 5 over ranks: each with a disk of its own", "[law][checkpoint][multi]") {
@@ -453,4 +539,9 @@ TEST_CASE("law 5 over ranks: each with a disk of its own", "[law][checkpoint][mu
 TEST_CASE("resume: what does not fit on one rank is an error on every rank", "[checkpoint][multi]") {
   const Temporary folder;
   support::check_ranks(2, "checkpoint, other model", {.environment = {{"SATURATE_TEST_FOLDER", folder.path()}}});
+}
+
+TEST_CASE("resume: what fails on one rank is no wait for the others' ShardedOptimizer", "[checkpoint][multi]") {
+  const Temporary folder;
+  support::check_ranks(2, "checkpoint, sharded", {.environment = {{"SATURATE_TEST_FOLDER", folder.path()}}});
 }
