@@ -229,6 +229,14 @@ GROUPS = {
             [Process("{build}/benchmarks/bench_data memory 8"), Process("{build}/benchmarks/bench_data memory 1")],
             [Row("memory, 8 workers / 1 worker, 1 M samples", "size", ("workers_8",), ("workers_1",), 1.05)], rounds=3),
     ],
+    "observe": [
+        Comparison(
+            [Process("{build}/benchmarks/bench_profiling_cost", 3)],
+            [Row("step between profiles / without: operators", "equal", ("between",), ("plain",), 0),
+             Row("step between profiles / without: time, upper 95 % bound", "paired", ("between",), ("plain",), 1.03),
+             Row("recorded step / without", "cost", ("recorded",), ("plain",), None)],
+            rounds=41),
+    ],
     "recompute": [
         recompute(
             "step", 2,

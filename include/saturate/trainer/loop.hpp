@@ -3,6 +3,7 @@
 #pragma once
 
 #include "saturate/log.hpp"
+#include "saturate/observe/range.hpp"
 #include "saturate/trainer/events.hpp"
 #include "saturate/trainer/fit_meter.hpp"
 #include "saturate/trainer/options.hpp"
@@ -86,6 +87,7 @@ class Windows {
 
   void next(std::vector<Batch>& window) {
     window.clear();
+    const Range wait(ranges::data_wait);
     while (static_cast<int64_t>(window.size()) < size_) {
       // Moved on only now, not right after use: the batch in hand is trained on while the loader prepares the next.
       if (started_) ++at_;
@@ -196,7 +198,9 @@ class Loop {
     tell(EpochBegin{state}, meter);
     bool evaluated = false, any = false;
     const Timer first_wait;
+    std::optional<Range> begins(std::in_place, ranges::data_wait);
     Windows<Loader> windows(loader, per_window);
+    begins.reset();
     std::vector<typename Windows<Loader>::Batch> window;
     meter.waited(first_wait.seconds());
     while (!stopped() && !meter.out_of_windows()) {

@@ -5,6 +5,7 @@
 #include "saturate/data/batch.hpp"
 #include "saturate/for_each_tensor.hpp"
 #include "saturate/loss.hpp"
+#include "saturate/observe/range.hpp"
 #include "saturate/observe/window_replay.hpp"
 #include "saturate/optim/optimizer.hpp"
 #include "saturate/trainer/count.hpp"
@@ -99,6 +100,7 @@ class Step {
   /// Loss and output of one batch, under the precision and recompute policies.
   template <class Micro>
   auto forward(const Micro& micro) {
+    const Range range(ranges::forward);
     const auto precision = policies.precision().scope(device.type());
     const auto recompute = policies.recompute().scope();
     auto output = std::apply([&](const auto&... input) { return model->forward(input...); }, micro.inputs);
@@ -121,6 +123,7 @@ class Step {
 
   template <class Batch>
   auto prepare(const Batch& batch) {
+    const Range range(ranges::copy_to_device);
     auto inputs =
         std::apply([](const auto&... input) { return std::tuple<std::remove_cvref_t<decltype(input)>...>(input...); },
                    batch_inputs(batch));
@@ -213,6 +216,7 @@ class Step {
   }
 
   void backward_one(const at::Tensor& sum, const Count& count, StepResult& result) {
+    const Range range(ranges::backward);
     check_loss(sum, /*needs_graph=*/true);
     const at::Tensor wide = at_least_float(sum);
     if constexpr (requires { policies.distributed().before_backward(wide); }) {
@@ -241,6 +245,7 @@ class Step {
   }
 
   void finish_reduction() {
+    const Range range(ranges::reduce);
     policies.distributed().finish();
     if (reduces_at_finish()) optimizer->gather_gradients();
   }
@@ -265,11 +270,13 @@ class Step {
     result.refused = empty;
     at::Tensor found_inf;
     if (Policies::treats_gradients || divides_later_) {
+      const Range range(ranges::clip);
       GradientList list = defined_gradients(*optimizer, parameters_);
       if (divides_later_) divide(list.gradients, result.count);
       found_inf = treat_gradients(policies, list, result);
     }
     policies.distributed().agree(result.refused);
+    const Range range(ranges::optimizer);
     const bool nothing = nothing_to_learn(result);
     if (!nothing) {
       optim::StepArgs args = step_args(policies.schedule(), counter, schedule_revision_);
